@@ -1,0 +1,38 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`. `make` alone lists them all.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test format bench docs
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## Create .venv with the tested versions
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("smi needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(STAMP)  ## What each loss costs, counted and measured on this machine
+	$(BIN)/smi cost --measure
+
+test: $(STAMP)  ## Check style, types and layers, then run the tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/pytest
+
+format: $(STAMP)  ## Format the code and mend what the linter can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)  ## Run the benchmarks (minutes; keep the machine quiet)
+	$(BIN)/python benchmarks/losses.py
+
+docs: $(STAMP)  ## Regenerate the parts of README.md and docs/ that commands print
+	$(BIN)/python docs/generate.py

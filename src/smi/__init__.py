@@ -1,0 +1,24 @@
+"""Semantic Mutual Information: self-supervised pretraining on modest hardware."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from smi.losses import SMILoss as SMILoss
+
+__version__ = "0.1.0"
+
+# Loaded when first asked for: the command line answers without waiting for torch.
+_HOMES = {"SMILoss": "smi.losses", "losses": "", "nn": ""}
+
+__all__ = ["SMILoss", "__version__", "losses", "nn"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'smi' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name) if _HOMES[name] else import_module(f"smi.{name}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,3 @@
+from smi.cli import main
+
+main()

@@ -1,0 +1,228 @@
+"""Table 2: what each loss costs per step. N samples on each of W devices, K embedding coordinates.
+
+Counting needs no torch; measuring does.
+"""
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One row of the table. Multiply-accumulates (MACs) are of the forward pass."""
+
+    loss: str
+    paper_macs: int  # as the paper counts: the joined batch once; for SMI, whose losses are local, all devices together
+    device_macs: int  # what this package computes on each device
+    pairs: int  # off-diagonal entries: `copies` matrices of side `side`
+    copies: int
+    side: int
+    global_batch_norm: bool
+    gather: bool
+    bytes_sent: int  # by each device: its embeddings of both views, in float32, to all others
+
+    @property
+    def entries(self) -> str:
+        product = f"{self.side}×{self.side - 1}"
+        return product if self.copies == 1 else f"{self.copies}({product})"
+
+
+def costs(batch: int = 256, dim: int = 8192, devices: int = 8) -> list[Cost]:
+    """The cost of each loss of the paper's Table 2."""
+    n, k, w = batch, dim, devices
+    joined = w * n
+
+    def cost(loss: str, paper_macs: int, device_macs: int, copies: int, side: int, local: bool = False) -> Cost:
+        sent = 0 if local else 2 * (w - 1) * n * k * 4
+        return Cost(loss, paper_macs, device_macs, copies * side * (side - 1), copies, side, not local, not local, sent)
+
+    # Two matrices of side WN instead of those of side K, where that is less: see smi.losses.barlow_twins.
+    through_samples = 2 * symmetric_macs(joined, k) if 2 * joined <= k else None
+    return [
+        cost("Barlow Twins", k * k * joined, through_samples or k * k * joined, 1, k),
+        cost("VICReg", 2 * k * k * joined, through_samples or 2 * k * k * joined, 2, k),
+        cost("NT-Xent", 3 * joined**2 * k, symmetric_macs(2 * joined, k), 3, 2 * joined),
+        cost("SMI", 3 * w * n**2 * k, smi_macs(n, k), 3 * w, n, local=True),
+    ]
+
+
+def symmetric_macs(rows: int, dim: int) -> int:
+    """A product u @ u.T without its lower left quarter: smi.losses.embeddings.symmetric_product."""
+    half = (rows + 1) // 2
+    return (half * rows + (rows - half) ** 2) * dim
+
+
+def smi_macs(rows: int, dim: int, tile: int = 1024) -> int:
+    """Three N x N matrices; beyond one tile, the tiles below the diagonal of the two same-view ones are left out."""
+    sizes = [min(tile, rows - start) for start in range(0, rows, tile)]
+    same_view = sum(size * sum(sizes[i:]) for i, size in enumerate(sizes)) if 4 * rows > dim else rows**2
+    return (rows**2 + 2 * same_view) * dim
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Medians at [N, K] on one device of this machine; memory is what the step holds at most beyond the embeddings it is given."""
+
+    forward_ms: float
+    backward_ms: float
+    peak_mb: float
+
+
+def measure(batch: int, dim: int, repeats: int = 7) -> dict[str, Measurement]:
+    """Time and memory of this package's losses of Table 2, by the names `costs` gives them."""
+    import torch
+
+    from smi.losses import BarlowTwinsLoss, NTXentLoss, SMILoss, VICRegLoss
+
+    device = default_device()
+    generator = torch.Generator().manual_seed(0)
+    views = [torch.randn(batch, dim, generator=generator).to(device).requires_grad_() for _ in range(2)]
+    criteria = {"Barlow Twins": BarlowTwinsLoss(), "VICReg": VICRegLoss(), "NT-Xent": NTXentLoss(), "SMI": SMILoss()}
+    return {name: measure_loss(criterion, views, repeats) for name, criterion in criteria.items()}
+
+
+def measure_loss(criterion: Callable[..., "Tensor"], views: Sequence["Tensor"], repeats: int) -> Measurement:
+    import torch
+
+    device = views[0].device
+    forward, backward = [], []
+    for repeat in range(2 + repeats):
+        for z in views:
+            z.grad = None
+        _wait(device)
+        start = time.perf_counter()
+        loss = criterion(*views)
+        _wait(device)
+        middle = time.perf_counter()
+        loss.backward()  # type: ignore[no-untyped-call]
+        _wait(device)
+        if repeat >= 2:  # the first two warm up
+            forward.append(middle - start)
+            backward.append(time.perf_counter() - middle)
+    for z in views:
+        z.grad = None
+
+    def step() -> None:
+        torch.autograd.backward(criterion(*views))
+
+    return Measurement(statistics.median(forward) * 1e3, statistics.median(backward) * 1e3, peak_bytes(step, device) / 1e6)
+
+
+def peak_bytes(step: Callable[[], None], device: Any) -> float:
+    """The most memory that tensors made by `step` hold at any one time: NaN where the device does not tell."""
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        step()
+        return torch.cuda.max_memory_allocated(device) - before
+    if device.type != "cpu":
+        return math.nan
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        step()
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]  # type: ignore[union-attr]
+    held = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+def default_device() -> Any:
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def _wait(device: Any) -> None:
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def describe_device() -> str:
+    import platform
+
+    import torch
+
+    device = default_device()
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()} {device.type}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+
+
+# ------------------------------------------------------------------------------------------------------------------- what is printed
+
+
+def print_cost(*, batch: int, dim: int, devices: int, measured: bool, as_json: bool) -> None:
+    rows = costs(batch, dim, devices)
+    measurements = measure(batch, dim) if measured else {}
+    if as_json:
+        losses = [asdict(row) | (asdict(measurements[row.loss]) if measured else {}) for row in rows]
+        document = {"batch": batch, "dim": dim, "devices": devices, "losses": losses}
+        print(json.dumps(document | ({"machine": describe_device()} if measured else {}), indent=2))
+        return
+
+    headers = ["Loss", "GMACs", "Off-diagonal entries", "Global BN", "Gather", "MB sent", "GMACs here"]
+    table = [
+        [
+            row.loss,
+            giga(row.paper_macs),
+            row.entries,
+            "yes" if row.global_batch_norm else "no",
+            "yes" if row.gather else "no",
+            f"{row.bytes_sent / 1e6:.1f}" if row.bytes_sent else "0",
+            giga(row.device_macs),
+        ]
+        for row in rows
+    ]
+    if measured:
+        headers += ["Forward ms", "Backward ms", "Peak MB"]
+        for cells, row in zip(table, rows, strict=True):
+            m = measurements[row.loss]
+            cells += [f"{m.forward_ms:.1f}", f"{m.backward_ms:.1f}", "?" if math.isnan(m.peak_mb) else f"{m.peak_mb:.1f}"]
+    print(f"What each loss costs per step: {batch} samples on each of {devices} devices, {dim} coordinates, two views\n")
+    print(align(headers, table))
+    print(f"\n{NOTES}")
+    if measured:
+        print(MEASURED_NOTE.format(batch=batch, dim=dim, machine=describe_device()))
+
+
+NOTES = """\
+GMACs       10^9 multiply-accumulates of the forward pass, as the paper counts them: one joined batch;
+            for SMI, which needs none, all devices together.
+MB sent     by each device, its float32 embeddings to all others; averaging the gradients comes on top.
+GMACs here  what this package computes on each device. Barlow Twins and VICReg sum the squares of their
+            K×K matrices from matrices between the samples of the joined batch, where those are smaller."""
+MEASURED_NOTE = """\
+Measured    medians at {batch}×{dim} on one device ({machine}); SMI forms its gradient
+            in the forward pass. Peak MB: held at most beyond the embeddings, gradients included."""
+
+
+def giga(macs: int) -> str:
+    """In 10^9, truncated to two decimals as the paper does; three digits where that would hide a small number."""
+    return f"{macs // 10**7 / 100:.2f}" if macs >= 10**9 else f"{macs / 1e9:.3g}"
+
+
+def align(headers: list[str], table: list[list[str]]) -> str:
+    """Columns of text: the first to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(headers, *table, strict=True)]
+    lines = [headers, ["-" * width for width in widths], *table]
+    return "\n".join(
+        "  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths, strict=True)))
+        for line in lines
+    )

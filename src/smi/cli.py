@@ -1,0 +1,65 @@
+"""The command line: parses, imports what the command needs, calls one function."""
+
+import argparse
+import sys
+from typing import NoReturn
+
+from smi import __version__
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """A user's mistake is one sentence and exit code 2."""
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def main() -> None:
+    arguments = parser().parse_args()
+    try:
+        arguments.run(arguments)
+    except BrokenPipeError:  # the reader of our output left, as `head` does
+        sys.stderr.close()
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def parser() -> Parser:
+    root = Parser(prog="smi", description="Self-supervised pretraining on modest hardware.", allow_abbrev=False)
+    root.add_argument("--version", action="version", version=f"smi {__version__}")
+    commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_cost(commands)
+    return root
+
+
+def _add_cost(commands: "argparse._SubParsersAction[Parser]") -> None:
+    command = commands.add_parser(
+        "cost",
+        help="what each loss costs: multiply-accumulates, matrix entries, bytes sent, time and memory",
+        description="What each loss costs per step. The defaults give the paper's Table 2.",
+        allow_abbrev=False,
+    )
+    command.add_argument("--batch", type=_positive, default=256, metavar="N", help="samples on each device (default: %(default)s)")
+    command.add_argument("--dim", type=_positive, default=8192, metavar="K", help="embedding coordinates (default: %(default)s)")
+    command.add_argument("--devices", type=_positive, default=8, metavar="W", help="devices that train together (default: %(default)s)")
+    command.add_argument("--measure", action="store_true", help="also time each loss at N x K on this machine, with its peak memory")
+    command.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    command.set_defaults(run=_cost)
+
+
+def _cost(arguments: argparse.Namespace) -> None:
+    from smi.analysis.cost import print_cost
+
+    print_cost(
+        batch=arguments.batch, dim=arguments.dim, devices=arguments.devices, measured=arguments.measure, as_json=arguments.json
+    )
+
+
+def _positive(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of 1 or more, not {text!r}")
+    return number

@@ -1,0 +1,46 @@
+"""The only place that calls a collective. One process, or none started: everything here is the identity."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def world_size() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def join(z: Tensor) -> Tensor:
+    """The rows of all processes, in the order of their ranks: [N, ...] here becomes [W N, ...] everywhere. Every process has N rows.
+
+    For a loss that every process then computes whole on the same joined rows. Its gradient over the rows of this process comes back
+    times W, without a collective: averaging over the processes, as DDP does with gradients, makes it that of the one joined loss.
+    """
+    return _Join.apply(z) if world_size() > 1 else z
+
+
+def all_mean(x: Tensor) -> Tensor:
+    """The mean of `x` over all processes, as a constant."""
+    x = x.detach().clone()
+    if world_size() > 1:
+        dist.all_reduce(x)
+        x /= world_size()
+    return x
+
+
+def own(joined: Tensor) -> Tensor:
+    """The rows of this process among joined ones."""
+    return joined.chunk(world_size())[dist.get_rank()] if world_size() > 1 else joined
+
+
+class _Join(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        joined = z.new_empty(world_size() * len(z), *z.shape[1:])
+        dist.all_gather_into_tensor(joined, z.contiguous())
+        return joined
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return own(grad) * world_size()

@@ -1,0 +1,58 @@
+"""DINO's centred distillation (Caron et al. 2021, arXiv:2104.14294). N samples on this device, D output coordinates."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from smi.losses.embeddings import check, check_temperature, float32_island
+from smi.losses.terms import Terms
+
+
+class DINOLoss(nn.Module):
+    """`dino_loss` as a module: `DINOLoss()(teacher, student, center)` is the scalar to minimise."""
+
+    def __init__(self, student_temperature: float = 0.1, teacher_temperature: float = 0.04):
+        super().__init__()
+        self.student_temperature = student_temperature
+        self.teacher_temperature = teacher_temperature
+
+    def forward(self, teacher: Sequence[Tensor], student: Sequence[Tensor], center: Tensor) -> Tensor:
+        return dino_loss(
+            teacher,
+            student,
+            center,
+            student_temperature=self.student_temperature,
+            teacher_temperature=self.teacher_temperature,
+        ).total
+
+
+def dino_loss(
+    teacher: Sequence[Tensor],
+    student: Sequence[Tensor],
+    center: Tensor,
+    *,
+    student_temperature: float = 0.1,
+    teacher_temperature: float = 0.04,
+) -> Terms:
+    """Match the student's distribution on each view to the teacher's, centred and sharpened, on every other view.
+
+    teacher, student: outputs [N, D] per view in one order of views; the teacher usually has only the first, full ones. The teacher is
+    taken as a constant. center: [D], of the teacher's outputs: `smi.nn.Center` keeps it.
+
+    W devices: the mean of W local losses, which is the loss of the joined batch where `center` is the same on all of them.
+
+    Fewer than two views, shapes or devices that differ, integers and temperatures that are not positive are ValueErrors. Computed in
+    float32, or float64 if an input is, whatever autocast says.
+    """
+    check_temperature(student_temperature)
+    check_temperature(teacher_temperature)
+    if not teacher or not student or len(teacher) + len(student) < 3:
+        raise ValueError(f"DINO needs a view for the teacher and another for the student; got {len(teacher)} and {len(student)}.")
+    check(*teacher, *student)
+    with float32_island(*teacher, *student, center.reshape(1, -1), same_shape=False) as tensors:
+        *outputs, center = tensors
+        targets = [torch.softmax((t.detach() - center) / teacher_temperature, dim=1) for t in outputs[: len(teacher)]]
+        predictions = [torch.log_softmax(s / student_temperature, dim=1) for s in outputs[len(teacher) :]]
+        pairs = [(t, p) for i, t in enumerate(targets) for j, p in enumerate(predictions) if i != j]
+        return Terms(alignment=-torch.stack([(t * p).sum(dim=1).mean() for t, p in pairs]).mean())

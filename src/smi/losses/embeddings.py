@@ -1,0 +1,95 @@
+"""What every loss does to its embeddings first: check them, and leave autocast for float32 or better. N samples, K coordinates."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@contextmanager
+def float32_island(*embeddings: Tensor, same_shape: bool = True) -> Iterator[list[Tensor]]:
+    """Yield the embeddings in the widest of their types and float32, with autocast off."""
+    check(*embeddings, same_shape=same_shape)
+    dtype = torch.float32
+    for z in embeddings:
+        dtype = torch.promote_types(dtype, z.dtype)
+    with torch.autocast(embeddings[0].device.type, enabled=False):
+        yield [z.to(dtype) for z in embeddings]
+
+
+def check(*embeddings: Tensor, same_shape: bool = True) -> None:
+    """Raise one clear ValueError for what no loss is defined on."""
+    first = embeddings[0]
+    for z in embeddings:
+        if z.ndim != 2:
+            raise ValueError(f"Embeddings must be [samples, coordinates]; got shape {tuple(z.shape)}.")
+        if not z.is_floating_point():
+            raise ValueError(f"Embeddings must be floating point; got {z.dtype}.")
+        if z.numel() == 0:
+            raise ValueError(f"Embeddings must not be empty; got shape {tuple(z.shape)}.")
+        if z.device != first.device:
+            raise ValueError(f"Embeddings must be on one device; got {first.device} and {z.device}.")
+        if z.shape[1] != first.shape[1] or (same_shape and z.shape != first.shape):
+            raise ValueError(f"Embeddings must have the same shape; got {tuple(first.shape)} and {tuple(z.shape)}.")
+
+
+def check_temperature(temperature: float) -> None:
+    if not temperature > 0:
+        raise ValueError(f"A temperature must be positive; got {temperature}.")
+
+
+SMALLEST = 1e-30  # below it a row's largest coordinate is nothing to scale by, so that gradients stay finite
+
+
+def peak(z: Tensor, dim: int) -> Tensor:
+    """The largest magnitude along `dim`, kept as a dimension and as a constant.
+
+    Dividing by it first keeps squares in range, and leaves value and gradient of a scale-free result as they are.
+    """
+    z = z.detach()
+    return torch.maximum(z.amax(dim, keepdim=True), -z.amin(dim, keepdim=True))
+
+
+def unit_rows(z: Tensor) -> Tensor:
+    """Rows scaled to length 1. A row of zeros stays zeros and has no gradient."""
+    z = z / peak(z, 1).clamp_min(SMALLEST)
+    length = torch.linalg.vector_norm(z, dim=1, keepdim=True)
+    return z / torch.where(length > 0, length, 1)
+
+
+def off_diagonal(square: Tensor) -> Tensor:
+    """All entries of a square matrix but those of its diagonal, without a copy: [K - 1, K]."""
+    size = len(square)
+    return square.flatten()[:-1].view(size - 1, size + 1)[:, 1:] if size > 1 else square[:0]
+
+
+def gram(u: Tensor) -> Tensor:
+    """All inner products between the rows of `u`: [N, N]."""
+    return _Gram.apply(u)
+
+
+class _Gram(torch.autograd.Function):
+    """u @ u.T by symmetry: a quarter less in the forward pass, and one product instead of two in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor) -> Tensor:
+        ctx.save_for_backward(u)
+        return symmetric_product(u)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (u,) = ctx.saved_tensors
+        with torch.autocast(u.device.type, enabled=False):
+            return (grad + grad.T) @ u
+
+
+def symmetric_product(u: Tensor) -> Tensor:
+    """u @ u.T without its lower left quarter, which is the transpose of the upper right."""
+    half = (len(u) + 1) // 2
+    product = u.new_empty(len(u), len(u))
+    torch.mm(u[:half], u.T, out=product[:half])
+    torch.mm(u[half:], u[half:].T, out=product[half:, half:])
+    product[half:, :half] = product[:half, half:].T
+    return product

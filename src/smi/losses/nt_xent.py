@@ -1,0 +1,43 @@
+"""NT-Xent, the loss of SimCLR (Chen et al. 2020, arXiv:2002.05709). N samples on all devices together, K embedding coordinates."""
+
+import torch
+from torch import Tensor, nn
+
+from smi.distributed import join
+from smi.losses.embeddings import check_temperature, float32_island, gram, unit_rows
+from smi.losses.terms import Terms
+
+
+class NTXentLoss(nn.Module):
+    """`nt_xent_loss` as a module: `NTXentLoss()(z0, z1)` is the scalar to minimise."""
+
+    def __init__(self, temperature: float = 0.5):
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, z1: Tensor, z2: Tensor) -> Tensor:
+        return nt_xent_loss(z1, z2, temperature=self.temperature).total
+
+
+def nt_xent_loss(z1: Tensor, z2: Tensor, *, temperature: float = 0.5) -> Terms:
+    """Tell a sample's other view from all other samples' views, by cosine.
+
+    The cross-entropy is returned in two terms: alignment, (1 - cosine of the pair) / temperature, and uniformity, what the other samples
+    add to it.
+
+    W devices of N samples give the value of one batch of W*N, and its gradient once averaged as DDP does: the embeddings are gathered.
+
+    A row of zeros has cosine 0 with every row and no gradient. N = 1 on one device has nothing to tell apart: the loss is 0. Shapes or
+    devices that differ, integers and a temperature that is not positive are ValueErrors. Computed in float32, or float64 if an input is,
+    whatever autocast says.
+    """
+    check_temperature(temperature)
+    with float32_island(z1, z2) as (z1, z2):
+        z = torch.cat([unit_rows(join(z1)), unit_rows(join(z2))])  # [2N, K]
+        similarity = gram(z) / temperature  # [2N, 2N]
+        positive = similarity.diagonal(len(z) // 2)  # pair i is (i, i + N) and, the same number, (i + N, i)
+        similarity = similarity.masked_fill(torch.eye(len(z), dtype=torch.bool, device=z.device), -torch.inf)
+        return Terms(
+            alignment=1 / temperature - positive.mean(),
+            uniformity=similarity.logsumexp(dim=1).mean() - 1 / temperature,
+        )

@@ -1,0 +1,322 @@
+"""Semantic Mutual Information: dependencies between samples, not features.
+
+N samples on this device, K embedding coordinates, V views. Row i of view a and row j of view b depend on each other by
+
+    M(rho_ij) = -1/2 log(1 - rho_ij^2 + eps),    rho_ij their Pearson correlation over the K coordinates,
+
+and the loss is, with lambda the redundancy weight,
+
+    sum over pairs of views a < b   of  sum_i    logcosh(M(rho_ii) - target)              (alignment)
+    + lambda * sum over a <= b      of  sum_i!=j logcosh(M(rho_ij) + shift)               (redundancy)
+
+`smi_loss_plain` reads like that; `smi_loss` gives the same value with an analytic gradient, tile by tile.
+"""
+
+import math
+from collections.abc import Iterator
+from itertools import combinations_with_replacement
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from smi.losses.embeddings import SMALLEST, float32_island, peak, symmetric_product
+from smi.losses.terms import Terms
+
+Reduction = Literal["sum", "mean"]
+
+# Rows and columns of the dependency matrix worked on at a time: large enough for full-speed products, small enough for the cache.
+TILE = 1024
+
+
+class SMILoss(nn.Module):
+    """`smi_loss` as a module: `SMILoss()(z0, z1)` is the scalar to minimise; three or more views work too."""
+
+    def __init__(
+        self,
+        redundancy_weight: float = 0.01,
+        target: float = 1.0,
+        shift: float = 0.06,
+        eps: float = 1e-6,
+        reduction: Reduction = "sum",
+    ):
+        super().__init__()
+        self.options = _Options(redundancy_weight, target, shift, eps, reduction)
+
+    def forward(self, *views: Tensor) -> Tensor:
+        return _fused(views, self.options).total
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in self.options._asdict().items())
+
+
+def smi_loss(
+    z1: Tensor,
+    z2: Tensor | None = None,
+    *more: Tensor,
+    redundancy_weight: float = 0.01,
+    target: float = 1.0,
+    shift: float = 0.06,
+    eps: float = 1e-6,
+    reduction: Reduction = "sum",
+) -> Terms:
+    """Make each sample's views depend on each other, and different samples not.
+
+        terms = smi_loss(z1, z2)        # z1, z2: [N, K]; three views or more: smi_loss(z1, z2, z3)
+        terms.total.backward()          # terms.alignment, terms.redundancy: what it is made of
+
+    redundancy_weight: lambda, the weight of the dependencies between different samples.
+    target, shift: where logcosh has its zero, for a sample's own views and for different samples.
+    reduction: "sum" as published, or "mean", which divides by N.
+
+    W devices: the mean of W local losses. No collective: averaging the gradients, as DDP does, is all there is.
+
+    Memory beyond inputs and gradients does not grow with N^2. Differentiable twice (through `smi_loss_plain`).
+
+    The dependency is even in the correlation: an anti-correlated pair of views scores as aligned. A row without variance (spread
+    within rounding of its largest coordinate, or of 1e-30) has correlation 0 with every row and no gradient. N = 1 has
+    no redundancy. Computed in float32, or float64 if an input is, whatever autocast says; the gradient has the input's type, so in float16
+    it may overflow to infinity as gradient scalers expect. One view, shapes or devices that differ, integers, and settings out of range
+    are ValueErrors.
+    """
+    return _fused(_views(z1, z2, more), _Options(redundancy_weight, target, shift, eps, reduction))
+
+
+def smi_loss_plain(
+    z1: Tensor,
+    z2: Tensor | None = None,
+    *more: Tensor,
+    redundancy_weight: float = 0.01,
+    target: float = 1.0,
+    shift: float = 0.06,
+    eps: float = 1e-6,
+    reduction: Reduction = "sum",
+) -> Terms:
+    """`smi_loss` as its formulas read, differentiated by autograd, with every N x N matrix in memory."""
+    return _plain(_views(z1, z2, more), _Options(redundancy_weight, target, shift, eps, reduction))
+
+
+class _Options(NamedTuple):
+    redundancy_weight: float
+    target: float
+    shift: float
+    eps: float
+    reduction: Reduction
+
+    def per(self, num_samples: int) -> float:
+        """Check the options; what the sums over samples are multiplied by."""
+        if self.reduction not in ("sum", "mean"):
+            raise ValueError(f"reduction must be 'sum' or 'mean'; got {self.reduction!r}.")
+        if not 1e-12 <= self.eps <= 1:
+            raise ValueError(f"eps must be between 1e-12 and 1; got {self.eps}.")
+        if not (abs(self.target) <= 20 and abs(self.shift) <= 20):
+            raise ValueError(f"target and shift must be between -20 and 20 nats; got {self.target} and {self.shift}.")
+        if not math.isfinite(self.redundancy_weight):
+            raise ValueError(f"redundancy_weight must be finite; got {self.redundancy_weight}.")
+        return 1 / num_samples if self.reduction == "mean" else 1.0
+
+
+def _views(z1: Tensor, z2: Tensor | None, more: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (z1,) if z2 is None else (z1, z2, *more)
+
+
+def _check_views(views: tuple[Tensor, ...]) -> None:
+    if len(views) < 2:
+        raise ValueError(f"SMI needs two views or more of each sample; got {len(views)}.")
+
+
+# ---------------------------------------------------------------------------------------------------------------- the plain path
+
+
+def _plain(views: tuple[Tensor, ...], options: _Options) -> Terms:
+    _check_views(views)
+    with float32_island(*views) as zs:
+        per = options.per(len(zs[0]))
+        us = [_standardize(z) for z in zs]
+        alignment = redundancy = zs[0].new_zeros(())
+        for a, b in combinations_with_replacement(range(len(us)), 2):
+            m = dependency(us[a] @ us[b].T, options.eps)  # [N, N]
+            if a != b:
+                alignment = alignment + logcosh(m.diagonal() - options.target).sum()
+            off_diagonal = ~torch.eye(len(m), dtype=torch.bool, device=m.device)
+            redundancy = redundancy + logcosh(m[off_diagonal] + options.shift).sum()
+        return Terms(alignment=per * alignment, redundancy=per * options.redundancy_weight * redundancy)
+
+
+def dependency(rho: Tensor, eps: float = 1e-6) -> Tensor:
+    """M(rho), in nats: the mutual information of two Gaussians with correlation rho, finite at rho = 1 by eps."""
+    return -0.5 * torch.log(1 - rho.clamp(-1, 1).square() + eps)  # rounding may leave |rho| just above 1
+
+
+def logcosh(x: Tensor) -> Tensor:
+    return torch.log1p(2 * torch.sinh(x / 2).square())  # log(cosh(x)) without cancellation near 0
+
+
+def _standardize(z: Tensor) -> Tensor:
+    """Rows centred and scaled to length 1, so that products are correlations; rows without variance become zeros."""
+    z = z / peak(z, 1).clamp_min(SMALLEST)  # a constant divisor: the result is scale-free, and squares stay in range
+    z = z - z.mean(dim=1, keepdim=True)
+    varies = torch.linalg.vector_norm(z.detach(), dim=1, keepdim=True) > _flat(z)
+    z = torch.where(varies, z, 0)
+    return z / torch.where(varies, torch.linalg.vector_norm(z, dim=1, keepdim=True), 1)
+
+
+def _flat(z: Tensor) -> float:
+    """The length of a centred row, of largest coordinate 1 before, that rounding alone may leave."""
+    return 16 * torch.finfo(z.dtype).eps * math.sqrt(z.shape[1])
+
+
+# ---------------------------------------------------------------------------------------------------------------- the fused path
+
+
+def _fused(views: tuple[Tensor, ...], options: _Options) -> Terms:
+    _check_views(views)
+    with float32_island(*views) as zs:
+        per = options.per(len(zs[0]))
+        needs_grad = torch.is_grad_enabled() and any(z.requires_grad for z in zs)
+        total, alignment, redundancy = _SMI.apply(needs_grad, per, options, *zs)
+        return Terms(total, alignment=alignment, redundancy=redundancy)
+
+
+class _SMI(torch.autograd.Function):
+    """Value and gradient of the total in one sweep over the tiles of the dependency matrices.
+
+    Whatever else is asked for (the gradient of one term alone, a second derivative) goes the plain path.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, needs_grad: bool, per: float, options: _Options, *zs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.options = options
+        ctx.save_for_backward(*zs)
+        alignment, redundancy, ctx.grad = _sweep(zs, needs_grad, options)
+        alignment, redundancy = per * alignment, per * redundancy
+        ctx.per = per
+        return alignment + redundancy, alignment, redundancy
+
+    @staticmethod
+    def backward(ctx: Any, *gs: Tensor | None) -> tuple[Tensor | None, ...]:
+        zs, needs = ctx.saved_tensors, ctx.needs_input_grad[3:]
+        total, alignment, redundancy = gs
+        if total is alignment is redundancy is None:
+            return (None,) * (3 + len(zs))
+        if total is None or alignment is not None or redundancy is not None or torch.is_grad_enabled():
+            return (None, None, None, *_plain_gradient(zs, gs, needs, ctx.options))
+        grad, ctx.grad = ctx.grad, None  # scaled in place, so good for one pass; another pass over a retained graph sweeps again
+        if grad is None:
+            grad = _sweep(zs, True, ctx.options)[2]
+        grads = grad.mul_(total * ctx.per).split(len(zs[0]))
+        return (None, None, None, *(g if needed else None for g, needed in zip(grads, needs, strict=True)))
+
+
+def _plain_gradient(
+    zs: tuple[Tensor, ...], gs: tuple[Tensor | None, ...], needs: tuple[bool, ...], options: _Options
+) -> list[Tensor | None]:
+    """Gradient of g0 * total + g1 * alignment + g2 * redundancy by autograd, itself differentiable where grad mode is on."""
+    create_graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        if not create_graph:
+            zs = tuple(z.detach().requires_grad_(needed) for z, needed in zip(zs, needs, strict=True))
+        terms = _plain(zs, options)
+        values = (terms.total, terms.alignment, terms.redundancy)
+        objective = sum(g * value for g, value in zip(gs, values, strict=True) if g is not None)
+        wanted = [z for z, needed in zip(zs, needs, strict=True) if needed]
+        found = iter(torch.autograd.grad(objective, wanted, create_graph=create_graph))
+    return [next(found) if needed else None for needed in needs]
+
+
+def _sweep(zs: tuple[Tensor, ...], needs_grad: bool, options: _Options) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Alignment, weighted redundancy, and the gradient of their sum over the views stacked: [V N, K].
+
+    Entry (i, j) of slope s adds s u_j to the gradient of row i of the standardised views u, and s u_i to that of row j. Going back to z,
+    standardising takes away what lies along u_i: sum_j s_ij rho_ij, a number per row that the tiles give. Where all slopes are
+    small beside u, they are kept with that number on their diagonal, and one product turns u into the gradient in place; elsewhere each
+    tile adds to the gradient and goes.
+    """
+    num_samples = len(zs[0])
+    u, inverse = _standardize_stacked(zs)  # [V N, K], [V N, 1]
+    keep = 2 * len(u) <= u.shape[1]
+    matrix = symmetric_product(u) if keep else None  # all correlations; the slopes take their place
+    along = torch.zeros_like(inverse)
+    grad = torch.zeros_like(u) if needs_grad and not keep else None
+    alignment = redundancy = u.new_zeros(())
+    for rows, columns, same_view, on_diagonal in _tiles(len(zs), num_samples):
+        rho = (u[rows] @ u[columns].T if matrix is None else matrix[rows, columns]).clamp_(-1, 1)
+        value, slope = _logcosh_of_dependency(rho, options.shift, options.eps)
+        if on_diagonal:
+            value.fill_diagonal_(0)
+            slope.fill_diagonal_(0)
+        # Both triangles of a same-view matrix count and only one is visited, but for the tiles that hold its diagonal.
+        redundancy = redundancy + value.sum() * (2 if same_view and not on_diagonal else 1)
+        if on_diagonal and not same_view:
+            value, positive = _logcosh_of_dependency(rho.diagonal(), -options.target, options.eps)
+            alignment = alignment + value.sum()
+        if not needs_grad:
+            continue
+        slope *= options.redundancy_weight * (2 if same_view else 1)
+        if on_diagonal and not same_view:
+            slope.diagonal().copy_(positive)
+        inner = rho * slope
+        along[rows] += inner.sum(dim=1, keepdim=True)
+        if rows != columns:
+            along[columns] += inner.sum(dim=0)[:, None]
+        if matrix is not None:
+            matrix[rows, columns] = slope
+            matrix[columns, rows] = slope.T
+        elif grad is not None:
+            grad[rows].addmm_(slope, u[columns])
+            if rows != columns:
+                grad[columns].addmm_(slope.T, u[rows])
+    if matrix is not None and needs_grad:
+        matrix.diagonal().sub_(along[:, 0])
+        matrix *= inverse
+        for columns in u.split(TILE, dim=1):
+            columns.copy_(matrix @ columns)
+        grad = u
+    elif grad is not None:
+        grad.addcmul_(along, u, value=-1).mul_(inverse)
+    return alignment, options.redundancy_weight * redundancy, grad
+
+
+def _tiles(num_views: int, num_samples: int) -> Iterator[tuple[slice, slice, bool, bool]]:
+    """Rows and columns among the stacked views, whether they are of one view, and whether of the same samples.
+
+    Every tile of the matrices between views a < b, and those on or above the diagonal where a = b.
+    """
+    starts = range(0, num_samples, TILE)
+    for a, b in combinations_with_replacement(range(num_views), 2):
+        for i in starts:
+            for j in starts[starts.index(i) if a == b else 0 :]:
+                rows = slice(a * num_samples + i, a * num_samples + min(i + TILE, num_samples))
+                columns = slice(b * num_samples + j, b * num_samples + min(j + TILE, num_samples))
+                yield rows, columns, a == b, i == j
+
+
+def _logcosh_of_dependency(rho: Tensor, shift: float, eps: float) -> tuple[Tensor, Tensor]:
+    """logcosh(M(rho) + shift) and its derivative over rho.
+
+    With q = 1 - rho^2 + eps and y = exp(-(M + shift)) = sqrt(q) exp(-shift): cosh - 1 = (1 - y)^2 / 2y, tanh = (1 - y^2) / (1 + y^2), and
+    M' = rho / q, so that one logarithm and one root are all there is to compute.
+    """
+    q = torch.addcmul(rho.new_ones(()), rho, rho, value=-1).add_(eps)
+    y = q.sqrt().mul_(math.exp(-shift))
+    value = (1 - y).square_().div_(y).mul_(0.5).log1p_()
+    y.square_()
+    slope = (1 - y).mul_(rho).div_(q.mul_(y.add_(1)))
+    return value, slope
+
+
+def _standardize_stacked(zs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """`_standardize` of the views stacked, and one over what each row was divided by: 0 for a row without variance."""
+    num_samples, dim = zs[0].shape
+    u = zs[0].new_empty(len(zs) * num_samples, dim)
+    inverse = u.new_empty(len(u), 1)
+    for z, rows, inv in zip(zs, u.split(num_samples), inverse.split(num_samples), strict=True):
+        scale = peak(z, 1).clamp_min_(SMALLEST)
+        torch.div(z, scale, out=rows)
+        rows -= rows.mean(dim=1, keepdim=True)
+        length = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        inv.copy_(torch.where(length > _flat(z), length.reciprocal(), 0))
+        rows *= inv
+        inv /= scale
+    return u, inverse
