@@ -50,9 +50,7 @@ def _add_cost(commands: "argparse._SubParsersAction[Parser]") -> None:
 def _cost(arguments: argparse.Namespace) -> None:
     from smi.analysis.cost import print_cost
 
-    print_cost(
-        batch=arguments.batch, dim=arguments.dim, devices=arguments.devices, measured=arguments.measure, as_json=arguments.json
-    )
+    print_cost(batch=arguments.batch, dim=arguments.dim, devices=arguments.devices, measured=arguments.measure, as_json=arguments.json)
 
 
 def _positive(text: str) -> int:

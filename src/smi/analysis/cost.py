@@ -5,6 +5,7 @@ Counting needs no torch; measuring does.
 
 import json
 import math
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -78,6 +79,7 @@ class Measurement:
 
 def measure(batch: int, dim: int, repeats: int = 7) -> dict[str, Measurement]:
     """Time and memory of this package's losses of Table 2, by the names `costs` gives them."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler that counts memory speaks on the terminal otherwise
     import torch
 
     from smi.losses import BarlowTwinsLoss, NTXentLoss, SMILoss, VICRegLoss
@@ -102,7 +104,7 @@ def measure_loss(criterion: Callable[..., "Tensor"], views: Sequence["Tensor"], 
         loss = criterion(*views)
         _wait(device)
         middle = time.perf_counter()
-        loss.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss)
         _wait(device)
         if repeat >= 2:  # the first two warm up
             forward.append(middle - start)

@@ -65,9 +65,29 @@ def off_diagonal(square: Tensor) -> Tensor:
     return square.flatten()[:-1].view(size - 1, size + 1)[:, 1:] if size > 1 else square[:0]
 
 
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return a @ b
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        a, b = ctx.saved_tensors
+        with torch.autocast(a.device.type, enabled=False):
+            return grad @ b.T if ctx.needs_input_grad[0] else None, a.T @ grad if ctx.needs_input_grad[1] else None
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b, in full precision also when `backward` is called inside autocast, which reaches the products of a backward pass."""
+    result: Tensor = _Product.apply(a, b)
+    return result
+
+
 def gram(u: Tensor) -> Tensor:
     """All inner products between the rows of `u`: [N, N]."""
-    return _Gram.apply(u)
+    result: Tensor = _Gram.apply(u)
+    return result
 
 
 class _Gram(torch.autograd.Function):
@@ -81,8 +101,9 @@ class _Gram(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (u,) = ctx.saved_tensors
-        with torch.autocast(u.device.type, enabled=False):
-            return (grad + grad.T) @ u
+        with torch.autocast(grad.device.type, enabled=False):
+            result: Tensor = (grad + grad.T) @ u
+        return result
 
 
 def symmetric_product(u: Tensor) -> Tensor:

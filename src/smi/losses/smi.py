@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from smi.losses.embeddings import SMALLEST, float32_island, peak, symmetric_product
+from smi.losses.embeddings import SMALLEST, float32_island, peak, product, symmetric_product
 from smi.losses.terms import Terms
 
 Reduction = Literal["sum", "mean"]
@@ -135,7 +135,7 @@ def _plain(views: tuple[Tensor, ...], options: _Options) -> Terms:
         us = [_standardize(z) for z in zs]
         alignment = redundancy = zs[0].new_zeros(())
         for a, b in combinations_with_replacement(range(len(us)), 2):
-            m = dependency(us[a] @ us[b].T, options.eps)  # [N, N]
+            m = dependency(product(us[a], us[b].T), options.eps)  # [N, N]
             if a != b:
                 alignment = alignment + logcosh(m.diagonal() - options.target).sum()
             off_diagonal = ~torch.eye(len(m), dtype=torch.bool, device=m.device)
@@ -205,7 +205,7 @@ class _SMI(torch.autograd.Function):
         grad, ctx.grad = ctx.grad, None  # scaled in place, so good for one pass; another pass over a retained graph sweeps again
         if grad is None:
             grad = _sweep(zs, True, ctx.options)[2]
-        grads = grad.mul_(total * ctx.per).split(len(zs[0]))
+        grads = grad.mul_(total * ctx.per).chunk(len(zs))
         return (None, None, None, *(g if needed else None for g, needed in zip(grads, needs, strict=True)))
 
 
@@ -219,9 +219,9 @@ def _plain_gradient(
             zs = tuple(z.detach().requires_grad_(needed) for z, needed in zip(zs, needs, strict=True))
         terms = _plain(zs, options)
         values = (terms.total, terms.alignment, terms.redundancy)
-        objective = sum(g * value for g, value in zip(gs, values, strict=True) if g is not None)
+        parts = [g * value for g, value in zip(gs, values, strict=True) if g is not None]
         wanted = [z for z, needed in zip(zs, needs, strict=True) if needed]
-        found = iter(torch.autograd.grad(objective, wanted, create_graph=create_graph))
+        found = iter(torch.autograd.grad(sum(parts[1:], parts[0]), wanted, create_graph=create_graph))
     return [next(found) if needed else None for needed in needs]
 
 
@@ -270,7 +270,8 @@ def _sweep(zs: tuple[Tensor, ...], needs_grad: bool, options: _Options) -> tuple
     if matrix is not None and needs_grad:
         matrix.diagonal().sub_(along[:, 0])
         matrix *= inverse
-        for columns in u.split(TILE, dim=1):
+        for start in range(0, u.shape[1], TILE):
+            columns = u[:, start : start + TILE]
             columns.copy_(matrix @ columns)
         grad = u
     elif grad is not None:
@@ -311,7 +312,7 @@ def _standardize_stacked(zs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
     num_samples, dim = zs[0].shape
     u = zs[0].new_empty(len(zs) * num_samples, dim)
     inverse = u.new_empty(len(u), 1)
-    for z, rows, inv in zip(zs, u.split(num_samples), inverse.split(num_samples), strict=True):
+    for z, rows, inv in zip(zs, u.chunk(len(zs)), inverse.chunk(len(zs)), strict=True):
         scale = peak(z, 1).clamp_min_(SMALLEST)
         torch.div(z, scale, out=rows)
         rows -= rows.mean(dim=1, keepdim=True)
