@@ -105,16 +105,15 @@ def run() -> dict:
 
 
 def median_seconds(steps: dict[str, tuple[Callable[[], None], int]]) -> dict[str, float]:
-    """The median over as many rounds as each asks for, after one warm-up (the slow) or three."""
+    """The median over as many rounds as each asks for, after one more that warms up."""
     times: dict[str, list[float]] = {name: [] for name in steps}
-    rounds = max(number for _, number in steps.values())
-    for current in range(-3 if rounds > 3 else -1, rounds):
+    for current in range(1 + max(number for _, number in steps.values())):
         for name, (step, number) in steps.items():
-            if current >= number or current < -1 and number <= 3:
+            if current > number:
                 continue
             start = time.perf_counter()
             step()
-            if current >= 0:
+            if current > 0:
                 times[name].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in times.items()}
 
