@@ -91,7 +91,7 @@ def gram(u: Tensor) -> Tensor:
 
 
 class _Gram(torch.autograd.Function):
-    """u @ u.T by symmetry: a quarter less in the forward pass, and one product instead of two in the backward pass."""
+    """u @ u.T by symmetry: less in the forward pass, and one product instead of two in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, u: Tensor) -> Tensor:
@@ -107,10 +107,18 @@ class _Gram(torch.autograd.Function):
 
 
 def symmetric_product(u: Tensor) -> Tensor:
-    """u @ u.T without its lower left quarter, which is the transpose of the upper right."""
-    half = (len(u) + 1) // 2
+    """u @ u.T, most of its lower triangle copied from the upper one."""
     product = u.new_empty(len(u), len(u))
-    torch.mm(u[:half], u.T, out=product[:half])
-    torch.mm(u[half:], u[half:].T, out=product[half:, half:])
-    product[half:, :half] = product[:half, half:].T
+    _fill_symmetric(product, u)
     return product
+
+
+def _fill_symmetric(product: Tensor, u: Tensor) -> None:
+    if len(u) <= 128:  # smaller products gain nothing
+        torch.mm(u, u.T, out=product)
+        return
+    half = (len(u) + 1) // 2
+    torch.mm(u[:half], u[half:].T, out=product[:half, half:])
+    product[half:, :half] = product[:half, half:].T
+    _fill_symmetric(product[:half, :half], u[:half])
+    _fill_symmetric(product[half:, half:], u[half:])

@@ -25,7 +25,7 @@ from smi.losses.terms import Terms
 
 Reduction = Literal["sum", "mean"]
 
-# Rows and columns of the dependency matrix worked on at a time: large enough for full-speed products, small enough for the cache.
+# Rows and columns worked on at a time where a whole matrix is too many: enough for full-speed products, few enough for the cache.
 TILE = 1024
 
 
@@ -179,7 +179,7 @@ def _fused(views: tuple[Tensor, ...], options: _Options) -> Terms:
 
 
 class _SMI(torch.autograd.Function):
-    """Value of the loss and, but for a factor per row, gradient of the total, in one sweep over the tiles of the dependency matrices.
+    """Value of the loss and, but for its last step, gradient of the total in one sweep over the dependency matrices.
 
     Whatever else is asked for (the gradient of one term alone, a second derivative) goes the plain path.
     """
@@ -247,55 +247,70 @@ def _sweep(zs: tuple[Tensor, ...], needs_grad: bool, options: _Options) -> tuple
     """Alignment, weighted redundancy, and the gradient of their sum.
 
     Entry (i, j) of slope s adds s u_j to the gradient of row i of the standardised views u, and s u_i to that of row j. Going back to z,
-    standardising takes away what lies along u_i: sum_j s_ij rho_ij, a number per row that the tiles give. Where all slopes are small beside
-    u they are kept with that number on their diagonal, and one product later makes the gradient; elsewhere each tile adds to it and goes.
-    Rows are left as long as they are where the slopes are kept: entries are scaled instead, which are fewer.
+    standardising takes away what lies along u_i: sum_j s_ij rho_ij, a number per row.
     """
     u, scale, flat = _center(zs)
-    keep = 2 * len(u) <= u.shape[1]
-    matrix = symmetric_product(u) if keep else None  # all correlations once scaled; the slopes take their place
-    length = torch.linalg.vector_norm(u, dim=1, keepdim=True) if matrix is None else matrix.diagonal()[:, None].sqrt()
+    sweep = _sweep_whole if 2 * len(u) <= u.shape[1] else _sweep_tiles
+    return sweep(u, scale, flat, len(zs), needs_grad, options)
+
+
+def _sweep_whole(
+    u: Tensor, scale: Tensor, flat: Tensor, num_views: int, needs_grad: bool, options: _Options
+) -> tuple[Tensor, Tensor, _Gradient | None]:
+    """Where all entries together are few beside u: one matrix holds the correlations, then the slopes, and one product is left to do.
+
+    Entries are scaled, not rows, which are longer. Between views, a pair of samples is met twice: at (i, j) and at (j, i).
+    """
+    blocks = (num_views, len(u) // num_views, num_views, len(u) // num_views)  # view a, sample i, view b, sample j
+    same_view = torch.eye(num_views, dtype=u.dtype, device=u.device)
+    rho = symmetric_product(u)
+    length = rho.diagonal()[:, None].sqrt()
     inverse = torch.where(length > flat, length.reciprocal(), 0)  # [V N, 1]
-    if matrix is None:
-        u *= inverse
-    else:
-        matrix.mul_(inverse).mul_(inverse.T)
-    along = torch.zeros_like(inverse)
-    grad = torch.zeros_like(u) if needs_grad and not keep else None
+    rho = rho.mul_(inverse).mul_(inverse.T).clamp_(-1, 1)
+    value, slope = _logcosh_of_dependency(rho, options.shift, options.eps)
+    pairs = rho.view(blocks).diagonal(dim1=1, dim2=3)  # [V, V, N]: each sample with itself
+    aligned, pull = _logcosh_of_dependency(pairs, -options.target, options.eps)
+    value.view(blocks).diagonal(dim1=1, dim2=3).zero_()
+    alignment = (aligned.sum(dim=2) * (1 - same_view)).sum() / 2
+    redundancy = options.redundancy_weight * (value.view(blocks).sum(dim=(1, 3)) * (1 + same_view)).sum() / 2
+    if not needs_grad:
+        return alignment, redundancy, None
+    slope.view(blocks).mul_(options.redundancy_weight * (1 + same_view)[:, None, :, None])
+    slope.view(blocks).diagonal(dim1=1, dim2=3).copy_(pull * (1 - same_view)[:, :, None])
+    slope.diagonal().sub_(rho.mul_(slope).sum(dim=1))
+    return alignment, redundancy, _Gradient(u, inverse / scale, slope.mul_(inverse.T))
+
+
+def _sweep_tiles(
+    u: Tensor, scale: Tensor, flat: Tensor, num_views: int, needs_grad: bool, options: _Options
+) -> tuple[Tensor, Tensor, _Gradient | None]:
+    """Where they are not: each tile adds to the gradient and goes."""
+    length = torch.linalg.vector_norm(u, dim=1, keepdim=True)
+    inverse = torch.where(length > flat, length.reciprocal(), 0)  # [V N, 1]
+    u *= inverse
+    grad, along = torch.zeros_like(u) if needs_grad else None, torch.zeros_like(inverse)
     alignment = redundancy = u.new_zeros(())
-    for rows, columns, same_view, on_diagonal in _tiles(len(zs), len(zs[0])):
-        rho = (u[rows] @ u[columns].T if matrix is None else matrix[rows, columns]).clamp_(-1, 1)
+    for rows, columns, same_view, on_diagonal in _tiles(num_views, len(u) // num_views):
+        rho = (u[rows] @ u[columns].T).clamp_(-1, 1)
         value, slope = _logcosh_of_dependency(rho, options.shift, options.eps)
+        slope *= options.redundancy_weight * (2 if same_view else 1)
         if on_diagonal:
             value.fill_diagonal_(0)
             slope.fill_diagonal_(0)
+        if on_diagonal and not same_view:
+            aligned, pull = _logcosh_of_dependency(rho.diagonal(), -options.target, options.eps)
+            alignment = alignment + aligned.sum()
+            slope.diagonal().copy_(pull)
         # Both triangles of a same-view matrix count and only one is visited, but for the tiles that hold its diagonal.
         redundancy = redundancy + value.sum() * (2 if same_view and not on_diagonal else 1)
-        if on_diagonal and not same_view:
-            value, positive = _logcosh_of_dependency(rho.diagonal(), -options.target, options.eps)
-            alignment = alignment + value.sum()
-        if not needs_grad:
-            continue
-        slope *= options.redundancy_weight * (2 if same_view else 1)
-        if on_diagonal and not same_view:
-            slope.diagonal().copy_(positive)
-        inner = rho * slope
-        along[rows] += inner.sum(dim=1, keepdim=True)
-        if rows != columns:
-            along[columns] += inner.sum(dim=0)[:, None]
-        if matrix is not None:
-            matrix[rows, columns] = slope
-            matrix[columns, rows] = slope.T
-        elif grad is not None:
+        if grad is not None:
+            inner = rho.mul_(slope)
             grad[rows].addmm_(slope, u[columns])
+            along[rows] += inner.sum(dim=1, keepdim=True)
             if rows != columns:
                 grad[columns].addmm_(slope.T, u[rows])
-    gradient = None
-    if needs_grad and matrix is not None:
-        matrix.diagonal().sub_(along[:, 0])
-        gradient = _Gradient(u, inverse / scale, matrix.mul_(inverse.T))
-    elif grad is not None:
-        gradient = _Gradient(grad.addcmul_(along, u, value=-1), inverse / scale, None)
+                along[columns] += inner.sum(dim=0)[:, None]
+    gradient = None if grad is None else _Gradient(grad.addcmul_(along, u, value=-1), inverse / scale, None)
     return alignment, options.redundancy_weight * redundancy, gradient
 
 
