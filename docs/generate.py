@@ -1,6 +1,6 @@
 """Renew what the pages quote from commands: python docs/generate.py [--check]
 
-A page quotes a command between `<!-- output of: COMMAND -->` and `<!-- end -->`. Tables in Markdown stand as they are printed, all else as code.
+A page quotes a command between `<!-- output of: COMMAND -->` and `<!-- end -->`: Markdown tables as they are, all else as code.
 """
 
 import re

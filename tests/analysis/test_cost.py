@@ -56,10 +56,6 @@ def test_fused_gradient_is_four_products():
     with FlopCounterMode(display=False) as counter:
         smi_loss(z1, z2).total.backward()
     assert counter.get_total_flops() == 2 * (4 + 4) * 16 * 16 * 256  # all four blocks of so small a matrix, then its product with u
-    z1, z2 = (torch.randn(16, 32, requires_grad=True) for _ in range(2))
-    with FlopCounterMode(display=False) as counter:
-        smi_loss(z1, z2).total.backward()
-    assert counter.get_total_flops() == 2 * (3 + 4) * 16 * 16 * 32
 
 
 def test_one_device_sends_nothing():
