@@ -4,8 +4,8 @@
     python benchmarks/losses.py --show          prints the table of that file again
 
 Forward and backward on two threads. Everything at one size takes turns, round after round; in its turn each runs to warm up, then for the
-record, and the median counts. A ratio is the median over rounds of the ratio within a round, so that what slows the machine for a while slows
-both sides. Opponents are used as their documentation does: `criterion(z0, z1).backward()`.
+record, and the median counts. A ratio is the median over rounds of the ratio within a round, so that what slows the machine for a while
+slows both sides. Opponents are used as their documentation does: `criterion(z0, z1).backward()`.
 """
 
 import argparse
