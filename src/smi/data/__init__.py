@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from smi.data.batches import Batch as Batch
     from smi.data.batches import Batches as Batches
     from smi.data.decoder import Bad as Bad
-    from smi.data.describe import describe as describe
     from smi.data.sources import NAMES as NAMES
-    from smi.data.sources import download as download
     from smi.data.store import Store as Store
     from smi.data.store import load as load
     from smi.data.store import write_bad as write_bad
@@ -26,13 +24,11 @@ _HOMES = {
     "Batches": "batches",
     "NAMES": "sources",
     "Store": "store",
-    "describe": "describe",
-    "download": "sources",
     "load": "store",
     "write_bad": "store",
 }
 
-__all__ = ["NAMES", "Bad", "Batch", "Batches", "Store", "describe", "download", "load", "write_bad"]
+__all__ = ["NAMES", "Bad", "Batch", "Batches", "Store", "load", "write_bad"]
 
 
 def __getattr__(name: str) -> Any:

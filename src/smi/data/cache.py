@@ -23,14 +23,22 @@ from numpy.typing import NDArray
 
 from smi.data.decoders import CHUNK, Decoders, Job, Reply, num_cores
 from smi.data.folders import FileSet
-from smi.data.places import announce, disk_errors, lock, sync
+from smi.data.places import announce, disk_errors, free_bytes, lock, sync
 from smi.data.progress import Progress
 
 VERSION = 1  # of what decoding gives: raising it rebuilds every cache
+FILE_RESOLUTION = 256  # of files, where none is asked for: some margin around the usual crop of 224
+LARGEST_CACHE = 50 * 10**9  # bytes
 
 
 def cache_bytes(num_files: int, resolution: int) -> int:
     return num_files * 3 * resolution**2
+
+
+def is_cached(files: FileSet, resolution: int, cache: Path, largest_cache: int = LARGEST_CACHE) -> bool:
+    """Whether files are decoded once or each time. A cache that exists is used, however full the disk has become since."""
+    size = cache_bytes(len(files), resolution)
+    return size <= largest_cache and (size <= free_bytes(cache) / 2 or cache_folder(files, resolution, cache).is_dir())
 
 
 def open_cache(files: FileSet, resolution: int, cache: Path, num_workers: int | None = None) -> tuple[NDArray[np.uint8], dict[int, str]]:
@@ -69,9 +77,8 @@ def _key(files: FileSet, resolution: int) -> str:
 def _build(files: FileSet, resolution: int, folder: Path, num_workers: int) -> None:
     folder.parent.mkdir(parents=True)
     partial = Path(tempfile.mkdtemp(prefix="partial-", dir=folder.parent))
-    announce(
-        f"decoding {len(files):,} images of {files.root} at {resolution} px: once, {cache_bytes(len(files), resolution) / 1e6:,.0f} MB"
-    )
+    size = cache_bytes(len(files), resolution)
+    announce(f"decoding {len(files):,} images of {files.root} at {resolution} px, once ({size / 1e6:,.0f} MB)")
     bad = {}
     with (partial / "images.u8").open("wb") as images:
         images.truncate(size)

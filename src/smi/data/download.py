@@ -5,9 +5,9 @@
 <root>/<folder>            appears when all of it is extracted
 """
 
+import errno
 import hashlib
 import http.client
-import shutil
 import tarfile
 import tempfile
 import time
@@ -15,9 +15,9 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from smi.data.places import announce, disk_errors, lock
+from smi.data.places import announce, data_home, disk_errors, lock
 from smi.data.progress import Progress
-from smi.data.sources import Archive
+from smi.data.sources import ARCHIVES, Archive
 from smi.errors import UserError
 
 ATTEMPTS = 5
@@ -29,8 +29,15 @@ class _BrokenError(Exception):
     """The connection ended early: what has arrived is kept."""
 
 
-def download(name: str, archive: Archive, root: Path, *, pause: float = 1.0) -> Path:
-    """The extracted folder; immediate if it is there already. `pause` seconds, doubled each time, lie between attempts."""
+def download(name: str, root: Path | None = None) -> Path:
+    """The folder of a named set that has an archive: found, or downloaded and extracted."""
+    root = (root or data_home()).expanduser()
+    archive = ARCHIVES[name]
+    return root if root.name == archive.folder and root.is_dir() else fetch(name, archive, root)
+
+
+def fetch(name: str, archive: Archive, root: Path, *, pause: float = 1.0) -> Path:
+    """The extracted folder; at once if it is there already. `pause` seconds, doubled each time, lie between attempts."""
     folder = root / archive.folder
     with disk_errors(f"downloading {name} to {root}"), lock(root / f"{archive.file}.lock", f"waiting for another download of {name}"):
         if folder.is_dir():
@@ -38,11 +45,9 @@ def download(name: str, archive: Archive, root: Path, *, pause: float = 1.0) -> 
         path = root / archive.file
         brought = path.is_file()
         if not brought:
-            _fetch(name, archive, path, pause)
+            _download(name, archive, path, pause)
         elif _md5(path) != archive.md5:
-            raise UserError(
-                f"{path} is not the official archive, or not all of it (its MD5 is not {archive.md5}): remove it, or bring it again"
-            )
+            raise UserError(f"{path} is not the whole official archive (its MD5 is not {archive.md5}): remove it, or bring it again")
         announce(f"extracting {path}")
         extract(path, folder)
         if not brought:
@@ -50,7 +55,7 @@ def download(name: str, archive: Archive, root: Path, *, pause: float = 1.0) -> 
     return folder
 
 
-def _fetch(name: str, archive: Archive, path: Path, pause: float) -> None:
+def _download(name: str, archive: Archive, path: Path, pause: float) -> None:
     part = path.with_name(f"{path.name}.part")
     for attempt in range(ATTEMPTS):
         resumed = part.is_file() and part.stat().st_size > 0
@@ -63,9 +68,11 @@ def _fetch(name: str, archive: Archive, path: Path, pause: float) -> None:
         except _BrokenError as error:
             reason = str(error)
         except (OSError, http.client.HTTPException) as error:
-            if isinstance(error, OSError) and error.filename:  # the disk, not the net
+            if _of_the_disk(error):
                 raise
             reason = str(getattr(error, "reason", error)) or type(error).__name__
+            if isinstance(error, urllib.error.URLError) and attempt == 0:  # no connection at all: waiting seconds will not bring one
+                break
         else:
             if _md5(part) == archive.md5:
                 part.rename(path)
@@ -113,6 +120,10 @@ def _receive(name: str, url: str, part: Path) -> None:
             raise _BrokenError(f"the connection broke after {arrived:,} of {total:,} bytes")
 
 
+def _of_the_disk(error: Exception) -> bool:
+    return isinstance(error, OSError) and bool(error.filename or error.errno in (errno.ENOSPC, errno.EDQUOT))
+
+
 def _md5(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
@@ -127,10 +138,10 @@ def extract(path: Path, folder: Path) -> None:
         except tarfile.FilterError as error:
             raise UserError(f"{path} is not safe to extract: {error}") from error
         except (tarfile.TarError, EOFError, OSError) as error:
-            if isinstance(error, OSError) and error.filename:
+            if _of_the_disk(error):
                 raise
             raise UserError(f"{path} cannot be extracted: {error}") from error
         inner = Path(scratch) / folder.name
         if not inner.is_dir():
             raise UserError(f"{path} does not hold a folder {folder.name}")
-        shutil.move(inner, folder)
+        inner.rename(folder)

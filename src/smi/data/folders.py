@@ -56,6 +56,7 @@ class Folder:
     train: FileSet
     val: FileSet | None
     held_out: bool
+    num_images: int  # in all of it
     ignored: tuple[str, ...]  # neither hidden nor named like images
 
     def split(self, split: Split) -> FileSet:
@@ -78,10 +79,10 @@ def read_folder(root: Path, name: str | None = None) -> Folder:
     name = name or root.name
     train_folder, val_folder = _find(entries, TRAIN), _find(entries, VAL)
     if train_folder is None:
-        return _without_val(root, name, entries, "", ignored)
+        return _without_val(root, name, entries, "", len(entries), ignored)
     train = [entry for entry in entries if entry.path.startswith(train_folder)]
     if val_folder is None:
-        return _without_val(root, name, train, train_folder, ignored)
+        return _without_val(root, name, train, train_folder, len(entries), ignored)
     val = [entry for entry in entries if entry.path.startswith(val_folder)]
     train_names, val_names = class_names(train, train_folder), class_names(val, val_folder)
     classes = tuple(sorted({*(train_names or ()), *(val_names or ())}))
@@ -90,21 +91,23 @@ def read_folder(root: Path, name: str | None = None) -> Folder:
         _file_set(name, "train", root, train, train_folder, classes if train_names else None),
         _file_set(name, "val", root, val, val_folder, classes if val_names else None),
         False,
+        len(entries),
         ignored,
     )
 
 
-def _without_val(root: Path, name: str, entries: list[Entry], base: str, ignored: tuple[str, ...]) -> Folder:
+def _without_val(root: Path, name: str, entries: list[Entry], base: str, num_images: int, ignored: tuple[str, ...]) -> Folder:
     classes = class_names(entries, base)
     held = [entry for entry in entries if classes and is_held_out(entry.path[len(base) :])]
     if not held or len(held) == len(entries):
-        return Folder(root, _file_set(name, "train", root, entries, base, classes), None, False, ignored)
+        return Folder(root, _file_set(name, "train", root, entries, base, classes), None, False, num_images, ignored)
     kept = [entry for entry in entries if not is_held_out(entry.path[len(base) :])]
     return Folder(
         root,
         _file_set(name, "train", root, kept, base, classes),
         _file_set(name, "val", root, held, base, classes),
         True,
+        num_images,
         ignored,
     )
 

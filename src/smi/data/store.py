@@ -19,16 +19,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from smi.data.cache import cache_bytes, cache_folder, open_cache
+from smi.data.cache import FILE_RESOLUTION, LARGEST_CACHE, is_cached, open_cache
 from smi.data.decoder import Bad
 from smi.data.decoders import CHUNK, Decoders, Reply, num_cores
 from smi.data.folders import FileSet, Split
-from smi.data.places import cache_home, free_bytes
+from smi.data.places import cache_home
 from smi.data.sources import ArraySet, ImageSet, resolve
 from smi.errors import UserError
-
-FILE_RESOLUTION = 256  # of files, where none is asked for: some margin around the usual crop of 224
-LARGEST_CACHE = 50 * 10**9  # bytes
 
 Reading = Callable[[], tuple[Tensor, Tensor]]  # waits for the images and the index they are of
 
@@ -71,12 +68,6 @@ def open_store(
     if is_cached(images, resolution, cache, largest_cache):
         return CachedStore(images, resolution, cache, num_workers, max_bad_share)
     return StreamingStore(images, resolution, num_workers, max_bad_share)
-
-
-def is_cached(files: FileSet, resolution: int, cache: Path, largest_cache: int = LARGEST_CACHE) -> bool:
-    """Whether files are decoded once or each time. A cache that exists is used, however full the disk has become since."""
-    size = cache_bytes(len(files), resolution)
-    return size <= largest_cache and (size <= free_bytes(cache) / 2 or cache_folder(files, resolution, cache).is_dir())
 
 
 class Store(ABC):
