@@ -24,7 +24,7 @@ from PIL import (
 
 # Found by content, whatever the name says. A kind that Pillow reads but that is not listed is passed over.
 _PLUGINS = (BmpImagePlugin, GifImagePlugin, JpegImagePlugin, MpoImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin)
-FORMATS = ("BMP", "GIF", "JPEG", "MPO", "PNG", "TIFF", "WEBP")
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")  # a JPEG of several pictures (MPO) opens as the first
 
 LARGEST = 200_000_000  # pixels: a small file can claim to be enormous, and every worker holds one image in memory
 

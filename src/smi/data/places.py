@@ -1,17 +1,13 @@
 """Where things lie on this machine, and the lock that lets one process at a time make them."""
 
 import contextlib
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from smi.errors import UserError
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 
 def cache_home() -> Path:

@@ -27,6 +27,8 @@ from smi.data.places import cache_home
 from smi.data.sources import ArraySet, ImageSet, resolve
 from smi.errors import UserError
 
+ENOUGH = 100  # files seen before a streaming store judges their share of bad ones
+
 Reading = Callable[[], tuple[Tensor, Tensor]]  # waits for the images and the index they are of
 
 
@@ -185,6 +187,8 @@ class StreamingStore(Store):
             replies = [reply for future in futures for reply in future.result()]
             for k, reply in enumerate(replies):
                 wanted[k] = self._settle(wanted[k], reply, rows[k])
+            if len(self._seen) >= min(ENOUGH, len(self)):
+                check_share(self.bad, len(self._seen), self._files.root, self._max_bad_share)
             images = torch.empty(len(rows), 3, self.resolution, self.resolution, dtype=torch.uint8)
             for image, row in zip(images, rows, strict=True):
                 os.preadv(self._fd, [memoryview(image.numpy()).cast("B")], row * image.numel())
@@ -203,8 +207,6 @@ class StreamingStore(Store):
             if i not in self._reasons:
                 self._reasons[i] = reply
                 self.bad.append(Bad(self._files.entries[i].path, reply))
-            if len(self._seen) >= min(100, len(self)):
-                check_share(self.bad, len(self._seen), self._files.root, self._max_bad_share)
             i = self._next_good(i)
             (reply,) = self._decoders.submit([(row, self._path(i))]).result()
             self._seen.add(i)
