@@ -48,7 +48,7 @@ def test_rows_are_the_decoded_files(files: FileSet, tmp_path: Path, capsys: pyte
     images, bad = open_cache(files, 16, tmp_path / "cache")
     assert bad == {}
     for image, entry in zip(images, files.entries, strict=True):
-        assert image.tobytes() == decode(str(files.root / entry.path), 16)[0]
+        assert image.tobytes() == b"".join(decode(str(files.root / entry.path), 16)[0])
     assert "decoding 40 images" in capsys.readouterr().err
     again, _ = open_cache(files, 16, tmp_path / "cache")
     assert np.array_equal(images, again)
@@ -85,7 +85,7 @@ def test_a_killed_builder_leaves_nothing_that_counts(files: FileSet, tmp_path: P
     (left,) = caches(cache)
     assert left.name.startswith("partial-")
     images, _ = open_cache(files, 16, cache)
-    assert images[3].tobytes() == decode(str(files.root / files.entries[3].path), 16)[0]
+    assert images[3].tobytes() == b"".join(decode(str(files.root / files.entries[3].path), 16)[0])
     (made,) = caches(cache)
     assert made != left
 

@@ -15,7 +15,7 @@ QUADRANTS[16:, 16:] = (240, 240, 20)
 
 
 def pixels(path: Path, resolution: int = 32) -> np.ndarray:
-    return np.frombuffer(decode(str(path), resolution)[0], np.uint8).reshape(3, resolution, resolution).transpose(1, 2, 0)
+    return np.frombuffer(b"".join(decode(str(path), resolution)[0]), np.uint8).reshape(3, resolution, resolution).transpose(1, 2, 0)
 
 
 @pytest.mark.parametrize(

@@ -7,23 +7,27 @@ import pytest
 from pictures import Draw
 
 from smi.data.decoder import Found
-from smi.data.decoders import Decoders
+from smi.data.decoders import Decoders, Job, Reply
+
+
+def kill_in_the_act(decoders: Decoders, jobs: list[Job]) -> list[Reply]:
+    pid = decoders._workers[0]._process.pid
+    os.kill(pid, signal.SIGSTOP)
+    future = decoders.submit(jobs)
+    while not decoders._idle.empty():
+        time.sleep(0.01)
+    time.sleep(0.2)
+    os.kill(pid, signal.SIGKILL)
+    return future.result()
 
 
 def test_a_worker_that_dies_of_a_file_is_replaced(tmp_path: Path, draw: Draw) -> None:
-    paths = [str(draw(tmp_path / f"{i}.png", i)) for i in range(3)]
+    jobs = [(i, str(draw(tmp_path / f"{i}.png", i))) for i in range(3)]
     with Decoders(-1, 8, 1) as decoders:
-        decoders.submit([(0, paths[0])]).result()
-        pid = decoders._workers[0]._process.pid
-        os.kill(pid, signal.SIGSTOP)
-        future = decoders.submit(list(enumerate(paths)))
-        while not decoders._idle.empty():
-            time.sleep(0.01)
-        time.sleep(0.2)
-        os.kill(pid, signal.SIGKILL)
-        crashed, *others = future.result()
-        assert crashed == "its decoder crashed (exit code -9)"
-        assert all(isinstance(reply, Found) for reply in others)
+        decoders.submit(jobs).result()
+        assert kill_in_the_act(decoders, jobs[:1]) == ["its decoder crashed (exit code -9)"]
+        assert all(isinstance(reply, Found) for reply in decoders.submit(jobs).result())
+        assert all(isinstance(reply, Found) for reply in kill_in_the_act(decoders, jobs))
 
 
 def test_a_full_disk_is_not_the_fault_of_the_file(tmp_path: Path, draw: Draw) -> None:

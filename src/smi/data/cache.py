@@ -7,6 +7,7 @@
 new cache takes the old one's place. It is made under a lock and another name, and renamed when all of it is on the disk.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from itertools import islice
 from pathlib import Path
+from threading import Event, Thread
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,17 +83,44 @@ def _build(files: FileSet, resolution: int, folder: Path, num_workers: int) -> N
     announce(f"decoding {len(files):,} images of {files.root} at {resolution} px, once ({size / 1e6:,.0f} MB)")
     bad = {}
     with (partial / "images.u8").open("wb") as images:
-        images.truncate(size)
+        _reserve(images.fileno(), size)
         jobs = [(row, f"{files.root}/{entry.path}") for row, entry in enumerate(files.entries)]
-        for row, reply in decode_all(images.fileno(), resolution, jobs, num_workers):
-            if isinstance(reply, str):
-                bad[row] = reply
+        with _writing_back(images.fileno()):
+            for row, reply in decode_all(images.fileno(), resolution, jobs, num_workers):
+                if isinstance(reply, str):
+                    bad[row] = reply
         os.fsync(images.fileno())
     (partial / "files.json").write_text(json.dumps({"root": str(files.root), "resolution": resolution, "bad": bad}))
     sync(partial / "files.json")
     sync(partial)
     partial.rename(folder)
     sync(folder.parent)
+
+
+def _reserve(fd: int, size: int) -> None:
+    """A disk that is too small says so now; and blocks that are reserved are written faster."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, 0, size)
+    else:
+        os.truncate(fd, size)
+
+
+@contextlib.contextmanager
+def _writing_back(fd: int) -> Iterator[None]:
+    """Bring what is written to the disk meanwhile, so that little is left to wait for at the end."""
+    done = Event()
+
+    def write_back() -> None:
+        while not done.wait(0.2):
+            os.fdatasync(fd)
+
+    thread = Thread(target=write_back)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def decode_all(fd: int, resolution: int, jobs: list[Job], num_workers: int) -> Iterator[tuple[int, Reply]]:

@@ -1,7 +1,7 @@
 """One image file becomes 3 x S x S bytes: upright, RGB, shorter side resized to S, centre kept.
 
-Run as a module it is a worker process: lines of JSON [row, path] arrive, the image is written to its row of an inherited file, and a
-line of JSON answers. It imports neither torch nor numpy, so it starts in an instant.
+Run as a module it is a worker process: a line of JSON [[row, path], ...] arrives, the images are written to their rows of an inherited
+file, and a line of JSON answers. It imports neither torch nor numpy, so it starts in an instant.
 """
 
 import json
@@ -24,7 +24,7 @@ from PIL import (
 
 # Found by content, whatever the name says. A kind that Pillow reads but that is not listed is passed over.
 _PLUGINS = (BmpImagePlugin, GifImagePlugin, JpegImagePlugin, MpoImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin)
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")  # a JPEG of several pictures (MPO) opens as the first
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # a JPEG of several pictures (MPO) opens as the first
 
 LARGEST = 200_000_000  # pixels: a small file can claim to be enormous, and every worker holds one image in memory
 
@@ -61,10 +61,8 @@ class Found:
     mode: str
 
 
-def decode(path: str, resolution: int) -> tuple[bytes, Found]:
-    """The image as bytes in the order [3, S, S]. Transparent pixels become white; of several frames the first counts."""
-    if os.path.getsize(path) == 0:
-        raise UnreadableError("empty file")
+def decode(path: str, resolution: int) -> tuple[list[bytes], Found]:
+    """The image as its red, green and blue bytes, each [S, S]. Transparent pixels become white; of several frames the first counts."""
     try:
         with Image.open(path, formats=FORMATS) as image:
             found = Found(image.width, image.height, image.format or "", image.mode)
@@ -76,10 +74,11 @@ def decode(path: str, resolution: int) -> tuple[bytes, Found]:
             square = _square(_eight_bits(image), resolution)
             upright = _UPRIGHT.get(_orientation(image))
     except UnidentifiedImageError:
-        raise UnreadableError("not an image in a format that is read here") from None
+        empty = os.path.getsize(path) == 0
+        raise UnreadableError("empty file" if empty else "not an image in a format that is read here") from None
     if upright is not None:
         square = square.transpose(upright)
-    return b"".join(band.tobytes() for band in square.split()), found
+    return [square.tobytes("raw", band) for band in "RGB"], found
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
@@ -99,11 +98,13 @@ def _square(image: Image.Image, resolution: int) -> Image.Image:
     width, height = image.size
     side = min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
-    square = image.resize((resolution, resolution), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
+    square = image
+    if image.size != (resolution, resolution):
+        square = image.resize((resolution, resolution), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
     if square.mode == "RGBA":
         white = Image.new("RGBA", square.size, "white")
         square = Image.alpha_composite(white, square)
-    return square.convert("RGB")
+    return square if square.mode == "RGB" else square.convert("RGB")
 
 
 def _orientation(image: Image.Image) -> int:
@@ -126,30 +127,29 @@ def main() -> None:
     print("ready", flush=True)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # C libraries complain there about files that the answer already names
     for line in sys.stdin:
-        row, path = json.loads(line)
-        print(json.dumps(_answer(fd, row, path, resolution)), flush=True)
+        print(json.dumps([_answer(fd, row, path, resolution) for row, path in json.loads(line)]), flush=True)
 
 
 def _answer(fd: int, row: int, path: str, resolution: int) -> list[object]:
     try:
-        data, found = decode(path, resolution)
+        planes, found = decode(path, resolution)
     except UnreadableError as error:
         return [str(error)]
     except Exception as error:  # a damaged file can fail anywhere in its decoder
         return [f"{error}" or type(error).__name__]
     try:
         if fd >= 0:
-            _write(fd, data, row * len(data))
+            _write(fd, planes, row * 3 * resolution**2)
     except OSError as error:
         return [error.errno, os.strerror(error.errno or 0)]
     return [found.width, found.height, found.format, found.mode]
 
 
-def _write(fd: int, data: bytes, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(fd, view, offset)
-        view, offset = view[written:], offset + written
+def _write(fd: int, planes: list[bytes], offset: int) -> None:
+    size = sum(map(len, planes))
+    written = os.pwritev(fd, planes, offset)
+    if written < size:  # the disk is nearly full: writing the rest says so, or succeeds
+        _write(fd, [b"".join(planes)[written:]], offset + written)
 
 
 if __name__ == "__main__":

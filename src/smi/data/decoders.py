@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from types import TracebackType
+from typing import Any
 
 from smi.data.decoder import Found
 
@@ -67,43 +68,40 @@ class _Worker:
         self._process = self._start()
 
     def _start(self) -> "subprocess.Popen[str]":
+        paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "smi.data.decoder", str(self._fd), str(self._resolution)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=(self._fd,) if self._fd >= 0 else (),
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+            # Pillow keeps the memory of an image for the next: fresh pages from the system take as long as decoding a small JPEG.
+            env={"PILLOW_BLOCKS_MAX": "8"} | os.environ | {"PYTHONPATH": paths},
             encoding="ascii",
         )
 
     def run(self, jobs: Sequence[Job]) -> list[Reply]:
-        replies: list[Reply] = []
-        while len(replies) < len(jobs):
-            if self._stopped:
-                raise CancelledError
-            if self._process.poll() is not None:
-                self.close()
-                self._process, self._ready = self._start(), False
-            self._await_ready()
-            self._send(jobs[len(replies) :])
-            for _ in jobs[len(replies) :]:
-                line = self._process.stdout.readline()  # type: ignore[union-attr]
-                if not line:
-                    self._process.wait()
-                    replies.append(f"its decoder crashed (exit code {self._process.returncode})")
-                    break
-                replies.append(_parse(line))
-        return replies
+        """One line there, one line back. If none comes back, the files are tried one by one to find which it died of."""
+        if self._stopped:
+            raise CancelledError
+        if self._process.poll() is not None:
+            self.close()
+            self._process, self._ready = self._start(), False
+        self._await_ready()
+        with contextlib.suppress(BrokenPipeError):  # it died: the missing answer will tell
+            self._process.stdin.write(json.dumps(jobs) + "\n")  # type: ignore[union-attr]
+            self._process.stdin.flush()  # type: ignore[union-attr]
+        line = self._process.stdout.readline()  # type: ignore[union-attr]
+        if line:
+            return [_parse(answer) for answer in json.loads(line)]
+        self._process.wait()
+        if len(jobs) == 1:
+            return [f"its decoder crashed (exit code {self._process.returncode})"]
+        return [reply for job in jobs for reply in self.run([job])]
 
     def _await_ready(self) -> None:
         if not self._ready and self._process.stdout.readline() != "ready\n":  # type: ignore[union-attr]
             raise RuntimeError("a worker process for decoding did not start: its message is above")
         self._ready = True
-
-    def _send(self, jobs: Sequence[Job]) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it died: the missing answer will tell
-            self._process.stdin.write("".join(json.dumps(job) + "\n" for job in jobs))  # type: ignore[union-attr]
-            self._process.stdin.flush()  # type: ignore[union-attr]
 
     def stop(self) -> None:
         self._stopped = True
@@ -116,8 +114,7 @@ class _Worker:
         self._process.stdout.close()  # type: ignore[union-attr]
 
 
-def _parse(line: str) -> Reply:
-    answer = json.loads(line)
+def _parse(answer: list[Any]) -> Reply:
     if len(answer) == 1:
         return str(answer[0])
     if len(answer) == 2:  # nowhere to write it: the disk is full, not the file bad
