@@ -136,7 +136,7 @@ def _answer(fd: int, row: int, path: str, resolution: int) -> list[object]:
     except UnreadableError as error:
         return [str(error)]
     except Exception as error:  # a damaged file can fail anywhere in its decoder
-        return [f"{error}" or type(error).__name__]
+        return [getattr(error, "strerror", None) or str(error) or type(error).__name__]
     try:
         if fd >= 0:
             _write(fd, planes, row * 3 * resolution**2)
