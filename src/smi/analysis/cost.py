@@ -5,6 +5,7 @@ Counting needs no torch; measuring does.
 
 import json
 import math
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -44,7 +45,7 @@ def costs(batch: int = 256, dim: int = 8192, devices: int = 8) -> list[Cost]:
         sent = 0 if local else 2 * (w - 1) * n * k * 4
         return Cost(loss, paper_macs, device_macs, copies * side * (side - 1), copies, side, not local, not local, sent)
 
-    # Two matrices of side WN instead of those of side K, where that is less: see smi.losses.barlow_twins.
+    # Two matrices of side WN instead of those of side K where that is less: see smi.losses.barlow_twins.
     through_samples = 2 * symmetric_macs(joined, k) if 2 * joined <= k else None
     return [
         cost("Barlow Twins", k * k * joined, through_samples or k * k * joined, 1, k),
@@ -55,16 +56,19 @@ def costs(batch: int = 256, dim: int = 8192, devices: int = 8) -> list[Cost]:
 
 
 def symmetric_macs(rows: int, dim: int) -> int:
-    """A product u @ u.T without its lower left quarter: smi.losses.embeddings.symmetric_product."""
+    """A product u @ u.T whose lower triangle is mostly copied: smi.losses.embeddings.symmetric_product."""
+    if rows <= 128:
+        return rows**2 * dim
     half = (rows + 1) // 2
-    return (half * rows + (rows - half) ** 2) * dim
+    return half * (rows - half) * dim + symmetric_macs(half, dim) + symmetric_macs(rows - half, dim)
 
 
 def smi_macs(rows: int, dim: int, tile: int = 1024) -> int:
-    """Three N x N matrices; beyond one tile, the tiles below the diagonal of the two same-view ones are left out."""
+    """Two stacked views in one symmetric product, or for many samples three matrices, tile by tile, without what symmetry gives."""
+    if 4 * rows <= dim:
+        return symmetric_macs(2 * rows, dim)
     sizes = [min(tile, rows - start) for start in range(0, rows, tile)]
-    same_view = sum(size * sum(sizes[i:]) for i, size in enumerate(sizes)) if 4 * rows > dim else rows**2
-    return (rows**2 + 2 * same_view) * dim
+    return (rows**2 + 2 * sum(size * sum(sizes[i:]) for i, size in enumerate(sizes))) * dim
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ class Measurement:
 
 def measure(batch: int, dim: int, repeats: int = 7) -> dict[str, Measurement]:
     """Time and memory of this package's losses of Table 2, by the names `costs` gives them."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler that counts memory speaks on the terminal otherwise
     import torch
 
     from smi.losses import BarlowTwinsLoss, NTXentLoss, SMILoss, VICRegLoss
@@ -102,7 +107,7 @@ def measure_loss(criterion: Callable[..., "Tensor"], views: Sequence["Tensor"], 
         loss = criterion(*views)
         _wait(device)
         middle = time.perf_counter()
-        loss.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss)
         _wait(device)
         if repeat >= 2:  # the first two warm up
             forward.append(middle - start)
@@ -129,7 +134,7 @@ def peak_bytes(step: Callable[[], None], device: Any) -> float:
         return math.nan
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         step()
-    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]  # type: ignore[union-attr]
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
     held = peak = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
         held += event.nbytes()
@@ -206,11 +211,11 @@ NOTES = """\
 GMACs       10^9 multiply-accumulates of the forward pass, as the paper counts them: one joined batch;
             for SMI, which needs none, all devices together.
 MB sent     by each device, its float32 embeddings to all others; averaging the gradients comes on top.
-GMACs here  what this package computes on each device. Barlow Twins and VICReg sum the squares of their
-            K×K matrices from matrices between the samples of the joined batch, where those are smaller."""
+GMACs here  what this package computes on each device: of symmetric matrices little more than half, and
+            for Barlow Twins and VICReg matrices between samples, not coordinates, where those are smaller."""
 MEASURED_NOTE = """\
-Measured    medians at {batch}×{dim} on one device ({machine}); SMI forms its gradient
-            in the forward pass. Peak MB: held at most beyond the embeddings, gradients included."""
+Measured    medians for one device alone, {batch}×{dim}: {machine}.
+            Peak MB is held at most beyond the embeddings, gradients included."""
 
 
 def giga(macs: int) -> str:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from smi.distributed import join
-from smi.losses.embeddings import float32_island, gram, off_diagonal, peak
+from smi.losses.embeddings import float32_island, gram, off_diagonal, peak, product
 from smi.losses.terms import Terms
 
 
@@ -40,7 +40,7 @@ def barlow_twins_loss(z1: Tensor, z2: Tensor, *, redundancy_weight: float = 5.1e
             diagonal = (z1 * z2).sum(dim=0) / num_samples
             squares = (gram(z1) * gram(z2)).sum() / num_samples**2 - diagonal.square().sum()
         else:
-            c = z1.T @ z2 / num_samples  # [K, K]
+            c = product(z1.T, z2) / num_samples  # [K, K]
             diagonal, squares = c.diagonal(), off_diagonal(c).square().sum()
         return Terms(alignment=(1 - diagonal).square().sum(), redundancy=redundancy_weight * squares)
 

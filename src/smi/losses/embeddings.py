@@ -65,13 +65,33 @@ def off_diagonal(square: Tensor) -> Tensor:
     return square.flatten()[:-1].view(size - 1, size + 1)[:, 1:] if size > 1 else square[:0]
 
 
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return a @ b
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        a, b = ctx.saved_tensors
+        with torch.autocast(a.device.type, enabled=False):
+            return grad @ b.T if ctx.needs_input_grad[0] else None, a.T @ grad if ctx.needs_input_grad[1] else None
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b, in full precision also when `backward` is called inside autocast, which reaches the products of a backward pass."""
+    result: Tensor = _Product.apply(a, b)
+    return result
+
+
 def gram(u: Tensor) -> Tensor:
     """All inner products between the rows of `u`: [N, N]."""
-    return _Gram.apply(u)
+    result: Tensor = _Gram.apply(u)
+    return result
 
 
 class _Gram(torch.autograd.Function):
-    """u @ u.T by symmetry: a quarter less in the forward pass, and one product instead of two in the backward pass."""
+    """u @ u.T by symmetry: less in the forward pass, and one product instead of two in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, u: Tensor) -> Tensor:
@@ -81,15 +101,24 @@ class _Gram(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (u,) = ctx.saved_tensors
-        with torch.autocast(u.device.type, enabled=False):
-            return (grad + grad.T) @ u
+        with torch.autocast(grad.device.type, enabled=False):
+            result: Tensor = (grad + grad.T) @ u
+        return result
 
 
 def symmetric_product(u: Tensor) -> Tensor:
-    """u @ u.T without its lower left quarter, which is the transpose of the upper right."""
-    half = (len(u) + 1) // 2
+    """u @ u.T, most of its lower triangle copied from the upper one."""
     product = u.new_empty(len(u), len(u))
-    torch.mm(u[:half], u.T, out=product[:half])
-    torch.mm(u[half:], u[half:].T, out=product[half:, half:])
-    product[half:, :half] = product[:half, half:].T
+    _fill_symmetric(product, u)
     return product
+
+
+def _fill_symmetric(product: Tensor, u: Tensor) -> None:
+    if len(u) <= 128:  # smaller products gain nothing
+        torch.mm(u, u.T, out=product)
+        return
+    half = (len(u) + 1) // 2
+    torch.mm(u[:half], u[half:].T, out=product[:half, half:])
+    product[half:, :half] = product[:half, half:].T
+    _fill_symmetric(product[:half, :half], u[:half])
+    _fill_symmetric(product[half:, half:], u[half:])

@@ -4,7 +4,7 @@ arXiv:1912.01991). N samples on this device, M negatives, K embedding coordinate
 import torch
 from torch import Tensor, nn
 
-from smi.losses.embeddings import check, check_temperature, float32_island, unit_rows
+from smi.losses.embeddings import check, check_temperature, float32_island, product, unit_rows
 from smi.losses.terms import Terms
 
 
@@ -35,8 +35,7 @@ def info_nce_loss(query: Tensor, key: Tensor, negatives: Tensor, *, temperature:
     with float32_island(query, key, negatives, same_shape=False) as (query, key, negatives):
         query, key, negatives = unit_rows(query), unit_rows(key), unit_rows(negatives)
         positive = (query * key).sum(dim=1, keepdim=True) / temperature  # [N, 1]
-        logits = torch.cat([positive, query @ negatives.T / temperature], dim=1)  # [N, 1 + M]
-        return Terms(
-            alignment=1 / temperature - positive.mean(),
-            uniformity=logits.logsumexp(dim=1).mean() - 1 / temperature,
-        )
+        logits = torch.cat([positive, product(query, negatives.T) / temperature], dim=1)  # [N, 1 + M]
+        total = nn.functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device))
+        alignment = 1 / temperature - positive.mean()
+        return Terms(total, alignment=alignment, uniformity=total - alignment)

@@ -20,12 +20,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from smi.losses.embeddings import SMALLEST, float32_island, peak, symmetric_product
+from smi.losses.embeddings import SMALLEST, float32_island, peak, product, symmetric_product
 from smi.losses.terms import Terms
 
 Reduction = Literal["sum", "mean"]
 
-# Rows and columns of the dependency matrix worked on at a time: large enough for full-speed products, small enough for the cache.
+# Rows and columns worked on at a time where a whole matrix is too many: enough for full-speed products, few enough for the cache.
 TILE = 1024
 
 
@@ -135,7 +135,7 @@ def _plain(views: tuple[Tensor, ...], options: _Options) -> Terms:
         us = [_standardize(z) for z in zs]
         alignment = redundancy = zs[0].new_zeros(())
         for a, b in combinations_with_replacement(range(len(us)), 2):
-            m = dependency(us[a] @ us[b].T, options.eps)  # [N, N]
+            m = dependency(product(us[a], us[b].T), options.eps)  # [N, N]
             if a != b:
                 alignment = alignment + logcosh(m.diagonal() - options.target).sum()
             off_diagonal = ~torch.eye(len(m), dtype=torch.bool, device=m.device)
@@ -179,7 +179,7 @@ def _fused(views: tuple[Tensor, ...], options: _Options) -> Terms:
 
 
 class _SMI(torch.autograd.Function):
-    """Value and gradient of the total in one sweep over the tiles of the dependency matrices.
+    """Value of the loss and, but for its last step, gradient of the total in one sweep over the dependency matrices.
 
     Whatever else is asked for (the gradient of one term alone, a second derivative) goes the plain path.
     """
@@ -187,11 +187,10 @@ class _SMI(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, needs_grad: bool, per: float, options: _Options, *zs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         ctx.set_materialize_grads(False)
-        ctx.options = options
         ctx.save_for_backward(*zs)
-        alignment, redundancy, ctx.grad = _sweep(zs, needs_grad, options)
+        ctx.per, ctx.options = per, options
+        alignment, redundancy, ctx.gradient = _sweep(zs, needs_grad, options)
         alignment, redundancy = per * alignment, per * redundancy
-        ctx.per = per
         return alignment + redundancy, alignment, redundancy
 
     @staticmethod
@@ -202,11 +201,12 @@ class _SMI(torch.autograd.Function):
             return (None,) * (3 + len(zs))
         if total is None or alignment is not None or redundancy is not None or torch.is_grad_enabled():
             return (None, None, None, *_plain_gradient(zs, gs, needs, ctx.options))
-        grad, ctx.grad = ctx.grad, None  # scaled in place, so good for one pass; another pass over a retained graph sweeps again
-        if grad is None:
-            grad = _sweep(zs, True, ctx.options)[2]
-        grads = grad.mul_(total * ctx.per).split(len(zs[0]))
-        return (None, None, None, *(g if needed else None for g, needed in zip(grads, needs, strict=True)))
+        gradient, ctx.gradient = ctx.gradient, None  # finished in place, so good for one pass; another over a retained graph sweeps again
+        if gradient is None:
+            gradient = _sweep(zs, True, ctx.options)[2]
+        with torch.autocast(zs[0].device.type, enabled=False):
+            grads = gradient.finish(total * ctx.per).chunk(len(zs))
+        return (None, None, None, *(grad if needed else None for grad, needed in zip(grads, needs, strict=True)))
 
 
 def _plain_gradient(
@@ -219,63 +219,99 @@ def _plain_gradient(
             zs = tuple(z.detach().requires_grad_(needed) for z, needed in zip(zs, needs, strict=True))
         terms = _plain(zs, options)
         values = (terms.total, terms.alignment, terms.redundancy)
-        objective = sum(g * value for g, value in zip(gs, values, strict=True) if g is not None)
+        parts = [g * value for g, value in zip(gs, values, strict=True) if g is not None]
         wanted = [z for z, needed in zip(zs, needs, strict=True) if needed]
-        found = iter(torch.autograd.grad(objective, wanted, create_graph=create_graph))
+        found = iter(torch.autograd.grad(sum(parts[1:], parts[0]), wanted, create_graph=create_graph))
     return [next(found) if needed else None for needed in needs]
 
 
-def _sweep(zs: tuple[Tensor, ...], needs_grad: bool, options: _Options) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Alignment, weighted redundancy, and the gradient of their sum over the views stacked: [V N, K].
+class _Gradient(NamedTuple):
+    """What is left to do for the gradient over the stacked views: multiply rows, after a product if the slopes were kept."""
+
+    rows: Tensor  # [V N, K]: the gradient, or what the slopes are to be multiplied with
+    factors: Tensor  # [V N, 1]
+    slopes: Tensor | None  # [V N, V N]
+
+    def finish(self, factor: Tensor) -> Tensor:
+        """The gradient times `factor`, in the memory of `rows`."""
+        if self.slopes is None:
+            return self.rows.mul_(self.factors * factor)
+        slopes = self.slopes.mul_(self.factors * factor)
+        for start in range(0, self.rows.shape[1], TILE):
+            block = self.rows[:, start : start + TILE]
+            block.copy_(slopes @ block)
+        return self.rows
+
+
+def _sweep(zs: tuple[Tensor, ...], needs_grad: bool, options: _Options) -> tuple[Tensor, Tensor, _Gradient | None]:
+    """Alignment, weighted redundancy, and the gradient of their sum.
 
     Entry (i, j) of slope s adds s u_j to the gradient of row i of the standardised views u, and s u_i to that of row j. Going back to z,
-    standardising takes away what lies along u_i: sum_j s_ij rho_ij, a number per row that the tiles give. Where all slopes are
-    small beside u, they are kept with that number on their diagonal, and one product turns u into the gradient in place; elsewhere each
-    tile adds to the gradient and goes.
+    standardising takes away what lies along u_i: sum_j s_ij rho_ij, a number per row.
     """
-    num_samples = len(zs[0])
-    u, inverse = _standardize_stacked(zs)  # [V N, K], [V N, 1]
-    keep = 2 * len(u) <= u.shape[1]
-    matrix = symmetric_product(u) if keep else None  # all correlations; the slopes take their place
-    along = torch.zeros_like(inverse)
-    grad = torch.zeros_like(u) if needs_grad and not keep else None
+    u, scale, flat = _center(zs)
+    sweep = _sweep_whole if 2 * len(u) <= u.shape[1] else _sweep_tiles
+    return sweep(u, scale, flat, len(zs), needs_grad, options)
+
+
+def _sweep_whole(
+    u: Tensor, scale: Tensor, flat: Tensor, num_views: int, needs_grad: bool, options: _Options
+) -> tuple[Tensor, Tensor, _Gradient | None]:
+    """Where all entries together are few beside u: one matrix holds the correlations, then the slopes, and one product is left to do.
+
+    Entries are scaled, not rows, which are longer. Between views, a pair of samples is met twice: at (i, j) and at (j, i).
+    """
+    blocks = (num_views, len(u) // num_views, num_views, len(u) // num_views)  # view a, sample i, view b, sample j
+    same_view = torch.eye(num_views, dtype=u.dtype, device=u.device)
+    rho = symmetric_product(u)
+    length = rho.diagonal()[:, None].sqrt()
+    inverse = torch.where(length > flat, length.reciprocal(), 0)  # [V N, 1]
+    rho = rho.mul_(inverse).mul_(inverse.T).clamp_(-1, 1)
+    value, slope = _logcosh_of_dependency(rho, options.shift, options.eps)
+    pairs = rho.view(blocks).diagonal(dim1=1, dim2=3)  # [V, V, N]: each sample with itself
+    aligned, pull = _logcosh_of_dependency(pairs, -options.target, options.eps)
+    value.view(blocks).diagonal(dim1=1, dim2=3).zero_()
+    alignment = (aligned.sum(dim=2) * (1 - same_view)).sum() / 2
+    redundancy = options.redundancy_weight * (value.view(blocks).sum(dim=(1, 3)) * (1 + same_view)).sum() / 2
+    if not needs_grad:
+        return alignment, redundancy, None
+    slope.view(blocks).mul_(options.redundancy_weight * (1 + same_view)[:, None, :, None])
+    slope.view(blocks).diagonal(dim1=1, dim2=3).copy_(pull * (1 - same_view)[:, :, None])
+    slope.diagonal().sub_(rho.mul_(slope).sum(dim=1))
+    return alignment, redundancy, _Gradient(u, inverse / scale, slope.mul_(inverse.T))
+
+
+def _sweep_tiles(
+    u: Tensor, scale: Tensor, flat: Tensor, num_views: int, needs_grad: bool, options: _Options
+) -> tuple[Tensor, Tensor, _Gradient | None]:
+    """Where they are not: each tile adds to the gradient and goes."""
+    length = torch.linalg.vector_norm(u, dim=1, keepdim=True)
+    inverse = torch.where(length > flat, length.reciprocal(), 0)  # [V N, 1]
+    u *= inverse
+    grad, along = torch.zeros_like(u) if needs_grad else None, torch.zeros_like(inverse)
     alignment = redundancy = u.new_zeros(())
-    for rows, columns, same_view, on_diagonal in _tiles(len(zs), num_samples):
-        rho = (u[rows] @ u[columns].T if matrix is None else matrix[rows, columns]).clamp_(-1, 1)
+    for rows, columns, same_view, on_diagonal in _tiles(num_views, len(u) // num_views):
+        rho = (u[rows] @ u[columns].T).clamp_(-1, 1)
         value, slope = _logcosh_of_dependency(rho, options.shift, options.eps)
+        slope *= options.redundancy_weight * (2 if same_view else 1)
         if on_diagonal:
             value.fill_diagonal_(0)
             slope.fill_diagonal_(0)
+        if on_diagonal and not same_view:
+            aligned, pull = _logcosh_of_dependency(rho.diagonal(), -options.target, options.eps)
+            alignment = alignment + aligned.sum()
+            slope.diagonal().copy_(pull)
         # Both triangles of a same-view matrix count and only one is visited, but for the tiles that hold its diagonal.
         redundancy = redundancy + value.sum() * (2 if same_view and not on_diagonal else 1)
-        if on_diagonal and not same_view:
-            value, positive = _logcosh_of_dependency(rho.diagonal(), -options.target, options.eps)
-            alignment = alignment + value.sum()
-        if not needs_grad:
-            continue
-        slope *= options.redundancy_weight * (2 if same_view else 1)
-        if on_diagonal and not same_view:
-            slope.diagonal().copy_(positive)
-        inner = rho * slope
-        along[rows] += inner.sum(dim=1, keepdim=True)
-        if rows != columns:
-            along[columns] += inner.sum(dim=0)[:, None]
-        if matrix is not None:
-            matrix[rows, columns] = slope
-            matrix[columns, rows] = slope.T
-        elif grad is not None:
+        if grad is not None:
+            inner = rho.mul_(slope)
             grad[rows].addmm_(slope, u[columns])
+            along[rows] += inner.sum(dim=1, keepdim=True)
             if rows != columns:
                 grad[columns].addmm_(slope.T, u[rows])
-    if matrix is not None and needs_grad:
-        matrix.diagonal().sub_(along[:, 0])
-        matrix *= inverse
-        for columns in u.split(TILE, dim=1):
-            columns.copy_(matrix @ columns)
-        grad = u
-    elif grad is not None:
-        grad.addcmul_(along, u, value=-1).mul_(inverse)
-    return alignment, options.redundancy_weight * redundancy, grad
+                along[columns] += inner.sum(dim=0)[:, None]
+    gradient = None if grad is None else _Gradient(grad.addcmul_(along, u, value=-1), inverse / scale, None)
+    return alignment, options.redundancy_weight * redundancy, gradient
 
 
 def _tiles(num_views: int, num_samples: int) -> Iterator[tuple[slice, slice, bool, bool]]:
@@ -306,17 +342,19 @@ def _logcosh_of_dependency(rho: Tensor, shift: float, eps: float) -> tuple[Tenso
     return value, slope
 
 
-def _standardize_stacked(zs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-    """`_standardize` of the views stacked, and one over what each row was divided by: 0 for a row without variance."""
+def _center(zs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    """The views stacked, rows centred and divided by `scale`; `scale`; and the length up to which a row so treated has no variance.
+
+    The scale keeps squares in range. It is not a row's largest magnitude, which takes two more passes to find, but how far its maximum is
+    above its mean: after centring at least a K-th of that magnitude, and as good.
+    """
     num_samples, dim = zs[0].shape
     u = zs[0].new_empty(len(zs) * num_samples, dim)
-    inverse = u.new_empty(len(u), 1)
-    for z, rows, inv in zip(zs, u.split(num_samples), inverse.split(num_samples), strict=True):
-        scale = peak(z, 1).clamp_min_(SMALLEST)
-        torch.div(z, scale, out=rows)
-        rows -= rows.mean(dim=1, keepdim=True)
-        length = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-        inv.copy_(torch.where(length > _flat(z), length.reciprocal(), 0))
-        rows *= inv
-        inv /= scale
-    return u, inverse
+    mean = torch.cat([z.mean(dim=1, keepdim=True) for z in zs])
+    top = torch.cat([z.amax(dim=1, keepdim=True) for z in zs])
+    rounding = torch.finfo(u.dtype).eps * torch.maximum(mean.abs(), top.abs()).clamp_min_(SMALLEST)
+    scale = torch.maximum(top - mean, rounding)
+    factor, offset = scale.reciprocal().chunk(len(zs)), (mean / scale).neg_().chunk(len(zs))
+    for v, rows in enumerate(u.chunk(len(zs))):
+        torch.addcmul(offset[v], zs[v], factor[v], out=rows)
+    return u, scale, 16 * math.sqrt(dim) * rounding / scale

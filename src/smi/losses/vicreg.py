@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from smi.distributed import join
-from smi.losses.embeddings import float32_island, gram, off_diagonal, peak
+from smi.losses.embeddings import float32_island, gram, off_diagonal, peak, product
 from smi.losses.terms import Terms
 
 
@@ -60,16 +60,16 @@ def vicreg_loss(
 
 
 def _variance_and_covariance(z: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """What the standard deviations lack to 1, averaged, and the squared covariances of different coordinates, summed over K and divided by it."""
+    """What the standard deviations lack to 1, on average, and the squared covariances of different coordinates, summed and divided by K."""
     num_samples, dim = z.shape
     freedom = max(num_samples - 1, 1)
     variance = z.square().sum(dim=0) / freedom
     if 2 * num_samples <= dim:
         squares = (gram(z) / freedom).square().sum() - variance.square().sum()
     else:
-        squares = off_diagonal(z.T @ z / freedom).square().sum()
+        squares = off_diagonal(product(z.T, z) / freedom).square().sum()
     return nn.functional.relu(1 - (variance + eps).sqrt()).mean(), squares / dim
 
 
 def _limit(z: Tensor) -> Tensor:
-    return z * (1e5 / peak(z.flatten(), 0)).clamp_max(1)
+    return z * (1e5 / peak(z.flatten(), 0).clamp_min(1e5))

@@ -1,0 +1,221 @@
+"""SMI against its formulas written out entry by entry, against autograd, and against itself by mathematical identities."""
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import smi
+from smi.losses import smi as module
+from smi.losses import smi_loss, smi_loss_plain
+
+
+def reference(views, redundancy_weight=0.01, target=1.0, shift=0.06, eps=1e-6):
+    """The printed formulas, one entry at a time, on numpy's correlations."""
+    zs = [z.detach().double().numpy() for z in views]
+    n = len(zs[0])
+
+    def dependency(a, b):
+        rho = np.corrcoef(a, b)[0, 1]
+        return -0.5 * math.log(1 - rho**2 + eps)
+
+    alignment = sum(math.log(math.cosh(dependency(a[i], b[i]) - target)) for a, b in combinations(zs, 2) for i in range(n))
+    pairs = [*combinations(zs, 2), *((z, z) for z in zs)]
+    redundancy = sum(math.log(math.cosh(dependency(a[i], b[j]) + shift)) for a, b in pairs for i in range(n) for j in range(n) if i != j)
+    return alignment, redundancy_weight * redundancy
+
+
+@pytest.mark.parametrize("loss", [smi_loss, smi_loss_plain])
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_formulas_entry_by_entry(loss, number, views):
+    zs = views(6, 9, number)
+    options = {"redundancy_weight": 0.3, "target": 0.8, "shift": 0.1, "eps": 1e-4}
+    for kwargs in ({}, options):
+        terms = loss(*zs, **kwargs)
+        alignment, redundancy = reference(zs, **kwargs)
+        assert terms.alignment.item() == pytest.approx(alignment, rel=1e-9)
+        assert terms.redundancy.item() == pytest.approx(redundancy, rel=1e-9)
+        assert terms.total.item() == pytest.approx(alignment + redundancy, rel=1e-9)
+        assert dict(terms).keys() == {"alignment", "redundancy"}
+
+
+@pytest.mark.parametrize("tile", [1024, 4, 5])  # one tile, tiles that divide N, tiles that do not
+@pytest.mark.parametrize(("n", "k"), [(12, 64), (12, 7), (5, 3)])  # slopes kept, and not
+@pytest.mark.parametrize("number", [2, 3])
+def test_fused_equals_plain(n, k, number, tile, views, monkeypatch):
+    monkeypatch.setattr(module, "TILE", tile)
+    zs = views(n, k, number)
+    fused, plain = smi_loss(*zs, redundancy_weight=0.2), smi_loss_plain(*zs, redundancy_weight=0.2)
+    for name in ("alignment", "redundancy", "total"):
+        torch.testing.assert_close(getattr(fused, name), getattr(plain, name), rtol=1e-10, atol=1e-12)
+    grads = torch.autograd.grad(3 * fused.total, zs), torch.autograd.grad(3 * plain.total, zs)
+    for got, expected in zip(*grads, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-7, atol=1e-10)
+
+
+def test_gradcheck_and_double_backward(views):
+    zs = views(4, 6)
+    assert torch.autograd.gradcheck(lambda *z: smi_loss(*z).total, zs)
+    assert torch.autograd.gradgradcheck(lambda *z: smi_loss(*z).total, zs)
+    zs = views(3, 5, 3)
+    assert torch.autograd.gradcheck(lambda *z: smi_loss(*z, reduction="mean").total, zs)
+
+
+def test_gradient_of_one_term_alone(views):
+    zs = views(5, 8)
+    for name in ("alignment", "redundancy"):
+        got = torch.autograd.grad(smi_loss(*zs)[name], zs)
+        expected = torch.autograd.grad(smi_loss_plain(*zs)[name], zs)
+        torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-12)
+    mixed = smi_loss(*zs)
+    got = torch.autograd.grad(mixed.total + 2 * mixed.alignment, zs)
+    plain = smi_loss_plain(*zs)
+    torch.testing.assert_close(got, torch.autograd.grad(plain.total + 2 * plain.alignment, zs), rtol=1e-8, atol=1e-12)
+
+
+def test_retained_graph_gives_the_same_gradient_again(views):
+    zs = views(5, 8)
+    total = smi_loss(*zs).total
+    first = torch.autograd.grad(2 * total, zs, retain_graph=True)
+    second = torch.autograd.grad(2 * total, zs)
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+def test_only_the_views_that_ask_get_a_gradient(views):
+    z1, z2 = views(5, 8)
+    expected = torch.autograd.grad(smi_loss(z1, z2).total, z1)[0]
+    smi_loss(z1, z2.detach()).total.backward()
+    torch.testing.assert_close(z1.grad, expected)
+    with torch.no_grad():
+        assert not smi_loss(z1, z2).total.requires_grad
+
+
+def test_float32_value_and_gradient_are_close_to_float64(views):
+    zs = views(64, 512)
+    expected = smi_loss_plain(*zs).total
+    expected_grads = torch.autograd.grad(expected, zs)
+    for loss in (smi_loss, smi_loss_plain):
+        small = [z.detach().float().requires_grad_() for z in zs]
+        got = loss(*small).total
+        assert got.dtype == torch.float32
+        assert got.item() == pytest.approx(expected.item(), rel=1e-6)
+        for g, e in zip(torch.autograd.grad(got, small), expected_grads, strict=True):
+            assert ((g - e).norm() / e.norm()).item() < 1e-5
+
+
+def test_the_derivative_the_paper_prints():
+    rho = torch.linspace(-0.99, 0.99, 41, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(module.dependency(rho).sum(), rho)
+    torch.testing.assert_close(slope, (rho / (1 - rho**2 + 1e-6)).detach())
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    n=st.integers(1, 9),
+    k=st.integers(1, 40),
+    number=st.integers(2, 4),
+    log_scale=st.integers(-20, 20),
+    offset=st.sampled_from([0.0, 1.0, -30.0]),
+    seed=st.integers(0, 2**20),
+)
+def test_identities(n, k, number, log_scale, offset, seed):
+    """Correlations do not see a row's scale or offset, nor the order of samples, coordinates or views."""
+    generator = torch.Generator().manual_seed(seed)
+    zs = [torch.randn(n, k, generator=generator, dtype=torch.float64) for _ in range(number)]
+    if k < 3:  # correlations of two coordinates are -1 or 1, where rounding decides
+        assert smi_loss(*zs).total.isfinite()
+        return
+    expected = smi_loss(*zs, redundancy_weight=0.5).total
+    scale = 10.0**log_scale
+    variants = [
+        [scale * (z + offset) for z in zs],
+        [-z for z in zs],  # the dependency is even: anti-correlated pairs count as aligned
+        [z[torch.randperm(n, generator=torch.Generator().manual_seed(seed))] for z in zs],
+        [z[:, torch.randperm(k, generator=torch.Generator().manual_seed(seed))] for z in zs],
+        zs[::-1],
+    ]
+    for variant in variants:
+        torch.testing.assert_close(smi_loss(*variant, redundancy_weight=0.5).total, expected, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(n * smi_loss(*zs, redundancy_weight=0.5, reduction="mean").total, expected)
+
+
+def test_one_pair_anti_correlated_scores_as_aligned(views):
+    z1, z2 = views(5, 16)
+    torch.testing.assert_close(smi_loss(z1, -z2).total, smi_loss(z1, z2).total)
+
+
+def test_gradient_is_orthogonal_to_offset_and_scale(views):
+    """Moving a row along itself or along the constant vector does not change the loss."""
+    zs = views(7, 12)
+    for z, grad in zip(zs, torch.autograd.grad(smi_loss(*zs).total, zs), strict=True):
+        torch.testing.assert_close(grad.sum(dim=1), torch.zeros(7, dtype=torch.float64), rtol=0, atol=1e-12)
+        torch.testing.assert_close((grad * z).sum(dim=1), torch.zeros(7, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.1, -7.3, 1e20, 1e-25])
+@pytest.mark.parametrize("loss", [smi_loss, smi_loss_plain])
+def test_a_row_without_variance_has_correlation_0_and_no_gradient(loss, constant, views):
+    z1, z2 = views(6, 50, dtype=torch.float32)
+    with torch.no_grad():
+        z1[2] = constant
+    terms = loss(z1, z2)
+    terms.total.backward()
+    assert terms.total.isfinite()
+    assert (z1.grad[2] == 0).all()
+    assert z1.grad.isfinite().all()
+    assert z2.grad.isfinite().all()
+    rest = [z[[0, 1, 3, 4, 5]] for z in (z1, z2)]
+    at_zero = math.log(math.cosh(-0.5 * math.log(1 + 1e-6) - 1))
+    assert terms.alignment.item() == pytest.approx(loss(*rest).alignment.item() + at_zero, rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", [smi_loss, smi_loss_plain])
+def test_one_sample_has_no_redundancy(loss, views):
+    terms = loss(*views(1, 8))
+    assert terms.redundancy == 0
+    assert terms.alignment.item() == pytest.approx(reference(views(1, 8))[0]) or terms.alignment.isfinite()
+
+
+@pytest.mark.parametrize("loss", [smi_loss, smi_loss_plain])
+def test_perfect_correlation_is_finite(loss):
+    z = torch.randn(8, 32)
+    for other in (z.clone(), -z, 3 * z + 1, z[:1].expand(8, 32).clone()):
+        pair = [z.clone().requires_grad_(), other.requires_grad_()]
+        terms = loss(*pair)
+        grads = torch.autograd.grad(terms.total, pair)
+        assert terms.total.isfinite()
+        assert all(grad.isfinite().all() for grad in grads)
+    pair = [z[:1].expand(8, 32).clone().requires_grad_() for _ in range(2)]  # all rows the same
+    terms = loss(*pair)
+    assert terms.alignment.item() == pytest.approx(8 * math.log(math.cosh(-0.5 * math.log(1e-6) - 1)), rel=0.1)
+    assert all(grad.isfinite().all() for grad in torch.autograd.grad(terms.total, pair))
+
+
+def test_module_is_the_function(views):
+    zs = views(5, 8, 3)
+    options = {"redundancy_weight": 0.1, "target": 0.5, "shift": 0.2, "eps": 1e-3, "reduction": "mean"}
+    torch.testing.assert_close(smi.SMILoss(**options)(*zs), smi_loss(*zs, **options).total)
+    torch.testing.assert_close(smi.SMILoss()(*zs[:2]), smi_loss(*zs[:2]).total)
+    assert "redundancy_weight=0.01" in repr(smi.SMILoss())
+
+
+def test_mistakes_are_sentences(views):
+    z1, z2 = views(4, 8)
+    for call in (lambda: smi_loss(z1), lambda: smi_loss_plain(z1), lambda: smi.SMILoss()(z1)):
+        with pytest.raises(ValueError, match="two views or more"):
+            call()
+    for options, words in [
+        ({"reduction": "none"}, "reduction"),
+        ({"eps": 0.0}, "eps"),
+        ({"target": float("nan")}, "target"),
+        ({"shift": 100.0}, "shift"),
+        ({"redundancy_weight": float("inf")}, "redundancy_weight"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            smi_loss(z1, z2, **options)
+    with pytest.raises(AttributeError, match="alignment, redundancy"):
+        _ = smi_loss(z1, z2).aligment

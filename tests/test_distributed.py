@@ -1,0 +1,167 @@
+"""Two real processes with different data: SMI is the mean of local losses, the joined ones equal one process with the joined batch."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from smi import losses
+from smi.distributed import all_mean, join, own, world_size
+from smi.nn import Center, MemoryBank, Queue
+
+N, INPUT = 5, 6
+JOINED = {
+    "barlow_twins, more coordinates": (losses.barlow_twins_loss, 32),
+    "barlow_twins, more samples": (losses.barlow_twins_loss, 4),
+    "vicreg, more coordinates": (losses.vicreg_loss, 32),
+    "vicreg, more samples": (losses.vicreg_loss, 4),
+    "nt_xent": (losses.nt_xent_loss, 8),
+    "swav": (lambda z1, z2: losses.swav_loss([z1, z2]), 8),
+    "negative_cosine": (losses.negative_cosine_loss, 8),
+}
+LOCAL = {"smi": (losses.smi_loss, 8), "smi_plain": (losses.smi_loss_plain, 8)}
+
+
+def inputs(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(100 + rank)
+    x1 = torch.randn(N, INPUT, dtype=torch.float64, generator=generator)
+    return x1, x1 + 0.3 * torch.randn(N, INPUT, dtype=torch.float64, generator=generator)
+
+
+def network(dim: int) -> nn.Module:
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(INPUT, 12), nn.Tanh(), nn.Linear(12, dim)).double()
+
+
+def step(loss, model, x1, x2):
+    """Value, gradients of the weights, and gradients of the embeddings."""
+    z1, z2 = model(torch.cat([x1, x2])).chunk(2)
+    z1.retain_grad()
+    z2.retain_grad()
+    total = loss(z1, z2).total
+    total.backward()
+    weights = torch.cat([p.grad.flatten() for p in model.parameters()])
+    return {"value": total.detach(), "weights": weights, "embeddings": torch.stack([z1.grad, z2.grad])}
+
+
+def work(rank: int, folder: Path) -> None:
+    """What each of the two processes does: every loss under DDP, and every piece of state fed with its own data."""
+    results: dict[str, object] = {"world_size": world_size()}
+    sent = []
+    gather = dist.all_gather_into_tensor
+
+    def counted(output, z, *args, **kwargs):
+        sent.append(z.numel() * z.element_size() * (world_size() - 1))
+        return gather(output, z, *args, **kwargs)
+
+    dist.all_gather_into_tensor = counted
+    for name, (loss, dim) in (JOINED | LOCAL).items():
+        sent.clear()
+        results[name] = step(loss, DistributedDataParallel(network(dim)), *inputs(rank))
+        results[name]["bytes_sent"] = sum(sent)
+
+    z = torch.randn(3, 4, generator=torch.Generator().manual_seed(rank))
+    queue, bank, center = Queue(8, 4), MemoryBank(10, 4), Center(4)
+    for _ in range(3):
+        queue.push(z)
+    bank.update(torch.arange(3) + 3 * rank, z)
+    center.update([z, 2 * z])
+    results["state"] = {"queue": queue.keys, "bank": bank.entries, "center": center.mean, "all_mean": all_mean(z), "join": join(z)}
+    results["own"] = torch.equal(own(join(z)), z)
+    torch.save(results, folder / f"{rank}.pt")
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """The results of two processes started as torchrun would start them."""
+    folder = tmp_path_factory.mktemp("ranks")
+    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "error", __file__, str(folder)]
+    processes = [subprocess.Popen([*command, str(rank)], env=environment, stderr=subprocess.PIPE, text=True) for rank in range(2)]
+    for process in processes:
+        _, errors = process.communicate(timeout=240)
+        assert process.returncode == 0, errors
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_joined_losses_equal_the_loss_of_the_joined_batch(name, ranks):
+    loss, dim = JOINED[name]
+    x1, x2 = (torch.cat(x) for x in zip(inputs(0), inputs(1), strict=True))
+    expected = step(loss, network(dim), x1, x2)
+    values = torch.stack([result[name]["value"] for result in ranks])
+    if name in ("swav", "negative_cosine"):  # means over samples: local values whose mean is the joined one
+        values = values.mean(0, keepdim=True)
+    torch.testing.assert_close(values, expected["value"].expand_as(values))
+    for rank, result in enumerate(ranks):
+        torch.testing.assert_close(result[name]["weights"], expected["weights"])  # after DDP's mean, on both
+        ours = expected["embeddings"][:, rank * N : (rank + 1) * N]
+        torch.testing.assert_close(result[name]["embeddings"], 2 * ours)  # before it
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_smi_is_the_mean_of_local_losses_without_a_collective(name, ranks):
+    loss, dim = LOCAL[name]
+    alone = [step(loss, network(dim), *inputs(rank)) for rank in range(2)]
+    for result, expected in zip(ranks, alone, strict=True):
+        torch.testing.assert_close(result[name]["value"], expected["value"])
+        torch.testing.assert_close(result[name]["embeddings"], expected["embeddings"])
+        torch.testing.assert_close(result[name]["weights"], (alone[0]["weights"] + alone[1]["weights"]) / 2)
+        assert result[name]["bytes_sent"] == 0
+
+
+def test_bytes_sent_are_those_of_the_cost_table(ranks):
+    """Each process sends its embeddings of both views to all others; here in float64, in the table float32."""
+    from smi.analysis.cost import costs
+
+    table = {row.loss: row.bytes_sent for row in costs(batch=N, dim=8, devices=2)}
+    assert ranks[0]["nt_xent"]["bytes_sent"] == 2 * table["NT-Xent"]
+    for name, loss in (("barlow_twins, more coordinates", "Barlow Twins"), ("vicreg, more coordinates", "VICReg")):
+        assert ranks[0][name]["bytes_sent"] == 2 * table[loss] * 32 // 8
+    assert table["SMI"] == 0
+
+
+def test_state_is_the_same_on_every_process_and_holds_all_data(ranks):
+    assert [result["world_size"] for result in ranks] == [2, 2]
+    assert all(result["own"] for result in ranks)
+    for name, value in ranks[0]["state"].items():
+        torch.testing.assert_close(value, ranks[1]["state"][name], rtol=0, atol=0, msg=name)
+    zs = [torch.randn(3, 4, generator=torch.Generator().manual_seed(rank)) for rank in range(2)]
+    alone = Queue(8, 4), MemoryBank(10, 4), Center(4)
+    for _ in range(3):
+        alone[0].push(torch.cat(zs))
+    alone[1].update(torch.arange(6), torch.cat(zs))
+    alone[2].update([torch.cat(zs), 2 * torch.cat(zs)])
+    state = ranks[0]["state"]
+    torch.testing.assert_close(state["queue"], alone[0].keys)
+    torch.testing.assert_close(state["bank"], alone[1].entries)
+    torch.testing.assert_close(state["center"], alone[2].mean)
+    torch.testing.assert_close(state["all_mean"], (zs[0] + zs[1]) / 2)
+    torch.testing.assert_close(state["join"], torch.cat(zs))
+
+
+def test_one_process_is_the_identity():
+    z = torch.randn(3, 4, requires_grad=True)
+    assert world_size() == 1
+    assert join(z) is z
+    assert own(z) is z
+    mean = all_mean(z)
+    assert torch.equal(mean, z)
+    assert not mean.requires_grad
+
+
+if __name__ == "__main__":
+    folder, rank = Path(sys.argv[1]), int(sys.argv[2])
+    store = dist.FileStore(str(folder / "store"), 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=200))
+    work(rank, folder)
+    dist.destroy_process_group()
+    print(json.dumps({"rank": rank}))
