@@ -2,9 +2,11 @@
 
 import argparse
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 from smi import __version__
+from smi.errors import UserError
 
 
 class Parser(argparse.ArgumentParser):
@@ -17,6 +19,9 @@ def main() -> None:
     arguments = parser().parse_args()
     try:
         arguments.run(arguments)
+    except UserError as error:
+        print(f"smi: {error}", file=sys.stderr)
+        sys.exit(2)
     except BrokenPipeError:  # the reader of our output left, as `head` does
         sys.stderr.close()
         sys.exit(1)
@@ -29,6 +34,7 @@ def parser() -> Parser:
     root.add_argument("--version", action="version", version=f"smi {__version__}")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_cost(commands)
+    _add_data(commands)
     return root
 
 
@@ -51,6 +57,26 @@ def _cost(arguments: argparse.Namespace) -> None:
     from smi.analysis.cost import print_cost
 
     print_cost(batch=arguments.batch, dim=arguments.dim, devices=arguments.devices, measured=arguments.measure, as_json=arguments.json)
+
+
+def _add_data(commands: "argparse._SubParsersAction[Parser]") -> None:
+    command = commands.add_parser(
+        "data",
+        help="download a set of images by name, or describe a folder of them",
+        description="Download a set by name (digits, cifar10, cifar100, stl10, imagenette, imagewoof; imagenet: says what to put where), "
+        "or describe any folder: what is in it, what cannot be read, what pretraining would use.",
+        allow_abbrev=False,
+    )
+    command.add_argument("target", metavar="NAME|PATH", help="a name, or a folder of images (./digits for a folder of that name)")
+    command.add_argument("--root", type=Path, metavar="DIR", help="where named sets lie (default: data in smi's cache folder)")
+    command.add_argument("--json", action="store_true", help="print JSON instead of text")
+    command.set_defaults(run=_data)
+
+
+def _data(arguments: argparse.Namespace) -> None:
+    from smi.data.describe import print_data
+
+    print_data(arguments.target, root=arguments.root, as_json=arguments.json)
 
 
 def _positive(text: str) -> int:

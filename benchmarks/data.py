@@ -1,0 +1,183 @@
+"""How fast images are decoded into the cache, beside what the cores decode in a bare loop, and how fast they come out again.
+
+    python benchmarks/data.py                          makes its own 4,000 JPEGs; prints the table, writes results/benchmark-data.json
+    python benchmarks/data.py --images DIR             with the JPEGs of a folder
+    python benchmarks/data.py --cifar10 ROOT           with the official files instead of random bytes of their size
+    python benchmarks/data.py --show                   prints the table of that file again
+
+The bare loop is one process for each core that opens, decodes and resizes its share and throws the pixels away; its clock starts when all
+are ready. The cache's clock runs from the call to the return: listing, starting workers, writing, waiting for the disk. Both are run in
+turn, round after round; medians count, after a round that warms up.
+"""
+
+import argparse
+import datetime
+import json
+import multiprocessing
+import os
+import platform
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+RESULTS = Path(__file__).parent.parent / "results" / "benchmark-data.json"
+NUM_IMAGES, RESOLUTION, ROUNDS = 4000, 224, 5
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=Path, help="a folder of JPEGs")
+    parser.add_argument("--cifar10", type=Path, help="a folder that holds cifar-10-batches-bin")
+    parser.add_argument("--show", action="store_true", help="print the table of the last run instead of running")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    if not arguments.show:
+        with tempfile.TemporaryDirectory() as scratch:
+            results = run(arguments.images or photographs(Path(scratch)), arguments.cifar10 or cifar10(Path(scratch)), Path(scratch))
+        arguments.out.parent.mkdir(exist_ok=True)
+        arguments.out.write_text(json.dumps(results, indent=2) + "\n")
+    print(table(json.loads(arguments.out.read_text())))
+
+
+def run(images: Path, cifar: Path, scratch: Path) -> dict:
+    from smi.data.cache import open_cache
+    from smi.data.folders import Entry, FileSet, scan
+
+    entries: list[Entry] = scan(images)[0][:NUM_IMAGES]
+    files = FileSet("benchmark", "train", images.absolute(), tuple(entries))
+    paths = [f"{files.root}/{entry.path}" for entry in entries]
+    times: dict[str, list[float]] = {"bare loop": [], "cache": [], "second start": []}
+    for current in range(1 + ROUNDS):
+        cache = scratch / f"cache-{current}"
+        seconds = {"bare loop": bare_loop(paths)}
+        for name in ("cache", "second start"):
+            start = time.perf_counter()
+            open_cache(files, RESOLUTION, cache)
+            seconds[name] = time.perf_counter() - start
+        for name, value in seconds.items():
+            if current > 0:
+                times[name].append(value)
+    # Only now, for torch changes how its process and the forks of it get memory: the bare loop would not be bare.
+    times["cifar10"] = [load_cifar10(cifar) for _ in range(1 + ROUNDS)][1:]
+    rates = read_rates(files, scratch / f"cache-{ROUNDS}")
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": commit.stdout.strip(),
+        "hardware": f"{processor()}, {CORES} cores",
+        "versions": {"python": platform.python_version(), "pillow": Image.__version__, "numpy": np.__version__},
+        "images": f"{len(entries):,} JPEGs of {sum(entry.size for entry in entries) / 1e6:.0f} MB",
+        "num_images": len(entries),
+        "seconds": {name: statistics.median(values) for name, values in times.items()},
+        "rounds": times,
+        "images_per_second": rates,
+    }
+
+
+def bare_loop(paths: list[str]) -> float:
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(CORES + 1)
+    processes = [context.Process(target=decode_share, args=(paths[i::CORES], barrier)) for i in range(CORES)]
+    for process in processes:
+        process.start()
+    barrier.wait()
+    start = time.perf_counter()
+    for process in processes:
+        process.join()
+    return time.perf_counter() - start
+
+
+def decode_share(paths: list[str], barrier) -> None:
+    barrier.wait()
+    for path in paths:
+        with Image.open(path) as image:
+            width, height = image.size
+            side = min(width, height)
+            left, top = (width - side) / 2, (height - side) / 2
+            box = (left, top, left + side, top + side)
+            image.convert("RGB").resize((RESOLUTION, RESOLUTION), Image.Resampling.BILINEAR, box=box)
+
+
+def load_cifar10(root: Path) -> float:
+    """All 60,000 images and labels as tensors in memory."""
+    from smi.data import load
+
+    start = time.perf_counter()
+    for split in ("train", "val"):
+        load("cifar10", split, root=root)[:]
+    return time.perf_counter() - start
+
+
+def read_rates(files, cache: Path) -> dict[str, float]:
+    from smi.data.batches import Batches
+    from smi.data.store import CachedStore, StreamingStore
+
+    stores = {"cached": CachedStore(files, RESOLUTION, cache), "streaming": StreamingStore(files, RESOLUTION)}
+    rates = {}
+    for name, store in stores.items():
+        batches = Batches(store, min(256, len(store)), seed=0).starting_at(0)
+        next(batches)
+        start = time.perf_counter()
+        count = sum(len(next(batches).index) for _ in range(8))
+        rates[name] = count / (time.perf_counter() - start)
+        store.close()
+    return rates
+
+
+def photographs(scratch: Path) -> Path:
+    """Smooth noise at the usual size of a photograph on the web: its JPEGs take about as long to decode."""
+    folder = scratch / "photographs"
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    for i in range(NUM_IMAGES):
+        coarse = Image.fromarray(random.integers(0, 256, (24, 32, 3), dtype=np.uint8)).resize((500, 375), Image.Resampling.BICUBIC)
+        noise = random.normal(0, 6, (375, 500, 1))
+        pixels = np.clip(np.asarray(coarse) + noise, 0, 255).astype(np.uint8)
+        Image.fromarray(pixels).save(folder / f"{i:04}.jpg", quality=85)
+    return folder
+
+
+def cifar10(scratch: Path) -> Path:
+    folder = scratch / "cifar-10-batches-bin"
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        random.integers(0, 10, (10_000, 3073), dtype=np.uint8).tofile(folder / f"{name}.bin")
+    return scratch
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def table(results: dict) -> str:
+    s, rates, n = results["seconds"], results["images_per_second"], results["num_images"]
+    lines = [
+        f"| {results['images']}, {RESOLUTION} px | measured | asked for |",
+        "|---|---:|---:|",
+        f"| speed of building the cache ÷ speed of a bare loop on all cores | {s['bare loop'] / s['cache']:.2f} | ≥ 0.9 |",
+        f"| CIFAR-10, 60,000 images from the binary files: seconds | {s['cifar10']:.2f} | < 3 |",
+        f"| bare loop: images a second | {n / s['bare loop']:,.0f} | |",
+        f"| building the cache: images a second | {n / s['cache']:,.0f} | |",
+        f"| opening a cache that is there: seconds | {s['second start']:.3f} | |",
+        f"| batches of 256 from the cache: images a second | {rates['cached']:,.0f} | |",
+        f"| batches of 256 streamed from the files: images a second | {rates['streaming']:,.0f} | |",
+    ]
+    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    return "\n".join([*lines, "", f"{results['date']}, commit {results['commit']}, {results['hardware']}, {versions}."])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pictures import Draw
+
+from smi.data.cache import open_cache
+from smi.data.decoder import decode
+from smi.data.folders import FileSet, read_folder
+from smi.errors import UserError
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+
+OPEN = """
+import sys
+from pathlib import Path
+from smi.data.cache import open_cache
+from smi.data.folders import read_folder
+print(open_cache(read_folder(Path(sys.argv[1])).train, 16, Path(sys.argv[2]))[0].sum())
+"""
+HANG = """
+import time
+import smi.data.cache
+smi.data.cache.sync = lambda path: (print("all but the name", flush=True), time.sleep(60))
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path, draw: Draw) -> FileSet:
+    for i in range(40):
+        draw(tmp_path / "set" / f"{i}.png", i)
+    return read_folder(tmp_path / "set").train
+
+
+def builder(files: FileSet, cache: Path, script: str = OPEN) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", script, str(files.root), str(cache)]
+    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def caches(cache: Path) -> list[Path]:
+    return list(cache.glob("*/*"))
+
+
+def test_rows_are_the_decoded_files(files: FileSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images, bad = open_cache(files, 16, tmp_path / "cache")
+    assert bad == {}
+    for image, entry in zip(images, files.entries, strict=True):
+        assert image.tobytes() == b"".join(decode(str(files.root / entry.path), 16)[0])
+    assert "decoding 40 images" in capsys.readouterr().err
+    again, _ = open_cache(files, 16, tmp_path / "cache")
+    assert np.array_equal(images, again)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_changed_file_rebuilds_and_the_old_cache_goes(files: FileSet, tmp_path: Path, draw: Draw) -> None:
+    before = open_cache(files, 16, tmp_path / "cache")[0][7].copy()
+    draw(files.root / files.entries[7].path, seed=1000)
+    after, _ = open_cache(read_folder(files.root).train, 16, tmp_path / "cache")
+    assert not np.array_equal(before, after[7])
+    draw(tmp_path / "set" / "new.png")
+    assert len(open_cache(read_folder(files.root).train, 16, tmp_path / "cache")[0]) == 41
+    assert len(caches(tmp_path / "cache")) == 1
+    open_cache(files, 8, tmp_path / "cache")
+    assert len(caches(tmp_path / "cache")) == 2
+
+
+def test_two_processes_at_once_build_it_once(files: FileSet, tmp_path: Path) -> None:
+    processes = [builder(files, tmp_path / "cache") for _ in range(2)]
+    outputs = [process.communicate() for process in processes]
+    expected = open_cache(files, 16, tmp_path / "cache")[0].sum()
+    assert [output for output, _ in outputs] == [f"{expected}\n"] * 2
+    assert sum("decoding" in error for _, error in outputs) == 1
+    assert len(caches(tmp_path / "cache")) == 1
+
+
+def test_a_killed_builder_leaves_nothing_that_counts(files: FileSet, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    with builder(files, cache, HANG + OPEN) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "all but the name\n"
+        process.kill()
+    (left,) = caches(cache)
+    assert left.name.startswith("partial-")
+    images, _ = open_cache(files, 16, cache)
+    assert images[3].tobytes() == b"".join(decode(str(files.root / files.entries[3].path), 16)[0])
+    (made,) = caches(cache)
+    assert made != left
+
+
+def test_a_cache_that_cannot_be_written_is_a_sentence(files: FileSet, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"caching .* failed: (Not a directory|File exists)"):
+        open_cache(files, 16, tmp_path / "file" / "cache")
+
+
+def test_an_interrupted_build_stops_its_workers(files: FileSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("smi.data.progress.Progress.advance", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        open_cache(files, 16, tmp_path / "cache")
+    assert all(path.name.startswith("partial-") for path in caches(tmp_path / "cache"))

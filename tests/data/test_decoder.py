@@ -1,0 +1,134 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pictures import enormous
+from PIL import Image, ImageOps
+
+from smi.data.decoder import UnreadableError, decode
+
+QUADRANTS = np.zeros((32, 32, 3), dtype=np.uint8)
+QUADRANTS[:16, :16] = (250, 10, 10)
+QUADRANTS[:16, 16:] = (10, 250, 10)
+QUADRANTS[16:, :16] = (10, 10, 250)
+QUADRANTS[16:, 16:] = (240, 240, 20)
+
+
+def pixels(path: Path, resolution: int = 32) -> np.ndarray:
+    return np.frombuffer(b"".join(decode(str(path), resolution)[0]), np.uint8).reshape(3, resolution, resolution).transpose(1, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "mode"),
+    [("jpg", "RGB"), ("jpg", "L"), ("jpg", "CMYK")]
+    + [("png", mode) for mode in ("RGB", "L", "LA", "P", "RGBA", "1")]
+    + [("webp", "RGB"), ("webp", "RGBA"), ("bmp", "RGB"), ("bmp", "L"), ("bmp", "P"), ("bmp", "1"), ("gif", "P"), ("gif", "L")]
+    + [("tiff", mode) for mode in ("RGB", "L", "LA", "P", "RGBA", "CMYK", "1")],
+)
+def test_every_format_and_mode_gives_the_picture(tmp_path: Path, suffix: str, mode: str) -> None:
+    image = Image.fromarray(QUADRANTS).convert(mode)
+    image.save(tmp_path / f"a.{suffix}", **({"quality": 95} if suffix in ("jpg", "webp") else {}))
+    expected = np.asarray(image.convert("RGB"), dtype=int)
+    found = pixels(tmp_path / f"a.{suffix}").astype(int)
+    centres = [(8, 8), (8, 24), (24, 8), (24, 24)] if mode != "1" else [(0, 0)]
+    assert all(np.abs(found[y, x] - expected[y, x]).max() < 25 for y, x in centres)
+
+
+@pytest.mark.parametrize("suffix", ["png", "tiff"])
+def test_sixteen_bits_keep_the_upper_eight(tmp_path: Path, suffix: str) -> None:
+    Image.fromarray(np.arange(0, 65536, 256, dtype=np.uint16).reshape(16, 16)).save(tmp_path / f"a.{suffix}")
+    assert np.array_equal(pixels(tmp_path / f"a.{suffix}", 16)[..., 1], np.arange(256).reshape(16, 16))
+
+
+@pytest.mark.parametrize("suffix", ["png", "webp", "tiff"])
+def test_transparent_pixels_become_white(tmp_path: Path, suffix: str) -> None:
+    image = Image.fromarray(QUADRANTS).convert("RGBA")
+    image.putalpha(Image.fromarray(np.repeat([[0], [255]], 16, axis=0).repeat(32, axis=1).astype(np.uint8)))
+    image.save(tmp_path / f"a.{suffix}")
+    found = pixels(tmp_path / f"a.{suffix}")
+    assert found[8, 8].min() == 255
+    assert found[24, 8, 2] > 200
+
+
+def test_transparent_palette_and_grey(tmp_path: Path) -> None:
+    palette = Image.new("P", (8, 8), 3)
+    palette.putpalette([0, 0, 0] * 256)
+    palette.save(tmp_path / "p.png", transparency=3)
+    Image.new("L", (8, 8), 7).save(tmp_path / "l.png", transparency=7)
+    assert pixels(tmp_path / "p.png", 8).min() == 255
+    assert pixels(tmp_path / "l.png", 8).min() == 255
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tiff"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_is_applied(tmp_path: Path, suffix: str, orientation: int) -> None:
+    image = Image.fromarray(QUADRANTS)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    image.save(tmp_path / f"a.{suffix}", exif=exif, **({"quality": 95} if suffix != "png" else {}))
+    image.getexif()[0x0112] = orientation
+    expected = np.asarray(ImageOps.exif_transpose(image), dtype=int)
+    found = pixels(tmp_path / f"a.{suffix}").astype(int)
+    assert all(np.abs(found[y, x] - expected[y, x]).max() < 25 for y, x in [(8, 8), (8, 24), (24, 8), (24, 24)])
+
+
+def test_the_first_frame_counts(tmp_path: Path) -> None:
+    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
+    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
+    assert pixels(tmp_path / "a.gif", 8)[0, 0].tolist() == [255, 0, 0]
+
+
+def test_the_centre_is_kept(tmp_path: Path) -> None:
+    wide = np.zeros((16, 48, 3), dtype=np.uint8)
+    wide[:, 16:32] = 255
+    Image.fromarray(wide).save(tmp_path / "a.png")
+    assert pixels(tmp_path / "a.png", 16).min() == 255
+    Image.fromarray(wide.transpose(1, 0, 2)).save(tmp_path / "b.png")
+    assert pixels(tmp_path / "b.png", 16).min() == 255
+
+
+def test_a_large_jpeg_shrinks_to_the_same_picture(tmp_path: Path) -> None:
+    Image.fromarray(QUADRANTS).resize((1600, 1600), Image.Resampling.NEAREST).save(tmp_path / "a.jpg", quality=95)
+    found = pixels(tmp_path / "a.jpg").astype(int)
+    assert np.abs(found[8, 8] - QUADRANTS[8, 8]).max() < 25
+
+
+def test_the_content_decides_not_the_name(tmp_path: Path) -> None:
+    Image.fromarray(QUADRANTS).save(tmp_path / "a.png", format="JPEG")
+    _, found = decode(str(tmp_path / "a.png"), 8)
+    assert (found.format, found.width, found.height, found.mode) == ("JPEG", 32, 32, "RGB")
+
+
+def test_an_enormous_image_is_refused_before_it_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    with pytest.raises(UnreadableError, match="60000 x 60000 pixels, above the limit of 200 megapixels"):
+        decode(str(enormous(tmp_path / "a.png")), 8)
+
+
+def test_no_image_says_why(tmp_path: Path) -> None:
+    (tmp_path / "empty.jpg").touch()
+    with pytest.raises(UnreadableError, match="empty file"):
+        decode(str(tmp_path / "empty.jpg"), 8)
+    (tmp_path / "text.jpg").write_text("hello")
+    with pytest.raises(UnreadableError, match="not an image"):
+        decode(str(tmp_path / "text.jpg"), 8)
+    Image.fromarray(np.zeros((8, 8), np.float32)).save(tmp_path / "float.tiff")
+    with pytest.raises(UnreadableError, match="floating-point"):
+        decode(str(tmp_path / "float.tiff"), 8)
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "bmp", "gif", "tiff"])
+def test_a_truncated_file_is_not_an_image(tmp_path: Path, suffix: str) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / f"a.{suffix}")
+    data = (tmp_path / f"a.{suffix}").read_bytes()
+    (tmp_path / f"a.{suffix}").write_bytes(data[: len(data) * 2 // 3])
+    with pytest.raises((OSError, SyntaxError, UnreadableError)):
+        decode(str(tmp_path / f"a.{suffix}"), 32)
+
+
+def test_a_jpeg_of_several_pictures(tmp_path: Path) -> None:
+    frames = [Image.new("RGB", (16, 16), colour) for colour in ("red", "blue")]
+    frames[0].save(tmp_path / "a.jpg", format="MPO", save_all=True, append_images=frames[1:])
+    assert decode(str(tmp_path / "a.jpg"), 8)[1].format == "MPO"
+    assert pixels(tmp_path / "a.jpg", 8)[0, 0, 0] > 240

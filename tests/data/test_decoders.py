@@ -1,0 +1,51 @@
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from pictures import Draw
+
+from smi.data.decoder import Found
+from smi.data.decoders import Decoders, Job, Reply
+
+
+def kill_in_the_act(decoders: Decoders, jobs: list[Job]) -> list[Reply]:
+    pid = decoders._workers[0]._process.pid
+    os.kill(pid, signal.SIGSTOP)
+    future = decoders.submit(jobs)
+    while not decoders._idle.empty():
+        time.sleep(0.01)
+    time.sleep(0.2)
+    os.kill(pid, signal.SIGKILL)
+    return future.result()
+
+
+def test_a_worker_that_dies_of_a_file_is_replaced(tmp_path: Path, draw: Draw) -> None:
+    jobs = [(i, str(draw(tmp_path / f"{i}.png", i))) for i in range(3)]
+    with Decoders(-1, 8, 1) as decoders:
+        decoders.submit(jobs).result()
+        assert kill_in_the_act(decoders, jobs[:1]) == ["its decoder crashed (exit code -9)"]
+        assert all(isinstance(reply, Found) for reply in decoders.submit(jobs).result())
+        assert all(isinstance(reply, Found) for reply in kill_in_the_act(decoders, jobs))
+
+
+def test_a_full_disk_is_not_the_fault_of_the_file(tmp_path: Path, draw: Draw) -> None:
+    path = draw(tmp_path / "a.png")
+    with (
+        path.open("rb") as unwritable,
+        Decoders(unwritable.fileno(), 8, 1) as decoders,
+        pytest.raises(OSError, match="Bad file descriptor"),
+    ):
+        decoders.submit([(0, str(path))]).result()
+
+
+def test_what_goes_wrong_in_a_file_is_its_reply(tmp_path: Path, draw: Draw) -> None:
+    (tmp_path / "broken.png").write_bytes(draw(tmp_path / "a.png").read_bytes()[:60])
+    jobs = [(0, str(tmp_path / "absent.png")), (1, str(tmp_path / "broken.png")), (2, str(tmp_path / "a.png"))]
+    with Decoders(-1, 8, 1) as decoders:
+        absent, broken, good = decoders.submit(jobs).result()
+    assert isinstance(absent, str)
+    assert "No such file" in absent
+    assert isinstance(broken, str)
+    assert good == Found(20, 16, "PNG", "RGB")

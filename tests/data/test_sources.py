@@ -1,0 +1,130 @@
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pictures import Draw
+
+from smi.data import load
+from smi.data.sources import ARCHIVES, NAMES, resolve
+from smi.errors import UserError
+
+RANDOM = np.random.default_rng(0)
+
+
+def test_digits_are_embedded() -> None:
+    train, val = load("digits"), load("digits", "val")
+    assert (len(train) + len(val), train.resolution, len(train.classes or ())) == (1797, 8, 10)
+    assert 120 < len(val) < 240
+    images = train[:]
+    assert images.dtype == torch.uint8
+    assert (images.min(), images.max()) == (0, 255)
+    assert torch.equal(images[:, 0], images[:, 2])
+    assert load("digits", "pretrain", resolution=32)[torch.arange(4)].shape == (4, 3, 32, 32)
+
+
+def write_cifar(folder: Path, files: list[str], label_bytes: int, count: int = 5) -> dict[str, np.ndarray]:
+    folder.mkdir(parents=True)
+    records = {file: RANDOM.integers(0, 10, (count, label_bytes + 3072), dtype=np.uint8) for file in files}
+    for file, record in records.items():
+        record.tofile(folder / file)
+    return records
+
+
+def test_cifar10(tmp_path: Path) -> None:
+    files = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+    records = write_cifar(tmp_path / "cifar-10-batches-bin", files, 1)
+    train, val = load("cifar10", root=tmp_path), load("cifar10", "val", root=tmp_path / "cifar-10-batches-bin")
+    assert (len(train), len(val)) == (25, 5)
+    assert train.labels is not None
+    assert train.labels[7] == records["data_batch_2.bin"][2, 0]
+    assert train[torch.tensor([7])].numpy().tobytes() == records["data_batch_2.bin"][2, 1:].tobytes()
+    assert train.classes is not None
+    assert train.classes[3] == "cat"
+
+
+def test_cifar100_has_the_fine_labels(tmp_path: Path) -> None:
+    records = write_cifar(tmp_path / "cifar-100-binary", ["train.bin", "test.bin"], 2)
+    (tmp_path / "cifar-100-binary" / "fine_label_names.txt").write_text("apple\naquarium_fish\n")
+    store = load("cifar100", "val", root=tmp_path)
+    assert store.labels is not None
+    assert store.labels.tolist() == records["test.bin"][:, 1].tolist()
+    assert store[torch.tensor([4])].numpy().tobytes() == records["test.bin"][4, 2:].tobytes()
+    assert store.classes == ("apple", "aquarium_fish")
+
+
+def test_stl10_pretrains_on_what_nobody_labelled_too(tmp_path: Path) -> None:
+    folder = tmp_path / "stl10_binary"
+    folder.mkdir()
+    images = {file: RANDOM.integers(0, 256, (n, 3, 96, 96), dtype=np.uint8) for file, n in (("train", 3), ("test", 2), ("unlabeled", 4))}
+    for file, pixels in images.items():
+        pixels.tofile(folder / f"{file}_X.bin")
+    np.array([1, 10, 2], dtype=np.uint8).tofile(folder / "train_y.bin")
+    np.array([3, 4], dtype=np.uint8).tofile(folder / "test_y.bin")
+    pretrain, train, val = (load("stl10", split, root=tmp_path) for split in ("pretrain", "train", "val"))
+    assert (len(pretrain), len(train), len(val)) == (7, 3, 2)
+    assert pretrain.labels is None
+    assert train.labels is not None
+    assert train.labels.tolist() == [0, 9, 1]
+    column_by_column = torch.from_numpy(images["unlabeled"][1]).transpose(1, 2)
+    assert torch.equal(pretrain[torch.tensor([4])][0], column_by_column)
+
+
+def test_imagenette_has_names_for_its_classes(tmp_path: Path, draw: Draw) -> None:
+    for split in ("train", "val"):
+        for name in ("n01440764", "n03888257"):
+            draw(tmp_path / "imagenette2-320" / split / name / "a.JPEG")
+    assert load("imagenette", root=tmp_path, resolution=8).classes == ("tench", "parachute")
+
+
+def test_imagenet_is_a_folder_the_user_has(tmp_path: Path, draw: Draw) -> None:
+    with pytest.raises(UserError, match=r"put its images into .*imagenet/train"):
+        resolve("imagenet", "train", tmp_path)
+    for i in range(2):
+        draw(tmp_path / "imagenet" / "train" / f"n{i}" / "a.JPEG")
+    draw(tmp_path / "imagenet" / "val" / "a.JPEG")
+    for root in (tmp_path, tmp_path / "imagenet"):
+        assert len(resolve("imagenet", "train", root)) == 2
+    assert resolve("imagenet", "val", tmp_path).labels is None
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_what_is_not_there_names_the_command(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"run `smi data {name} --root {tmp_path}` to download it"):
+        resolve(name, "train", tmp_path)
+    with pytest.raises(UserError, match=f"run `smi data {name}` to download it"):
+        resolve(name, "train")
+
+
+def test_damaged_binaries_are_sentences(tmp_path: Path) -> None:
+    write_cifar(tmp_path / "cifar-100-binary", ["train.bin"], 2)
+    with pytest.raises(UserError, match=r"test.bin is missing: remove"):
+        resolve("cifar100", "val", tmp_path)
+    (tmp_path / "cifar-100-binary" / "train.bin").write_bytes(b"short")
+    with pytest.raises(UserError, match="has 5 bytes, not a multiple of 3,074"):
+        resolve("cifar100", "train", tmp_path)
+
+
+def test_targets_that_are_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no set or folder 'cifar-10': did you mean cifar10\?"):
+        resolve("cifar-10", "train")
+    with pytest.raises(UserError, match="the names are digits, cifar10"):
+        resolve(tmp_path / "absent", "train")
+    (tmp_path / "file.zip").touch()
+    with pytest.raises(UserError, match="is a file: give the folder"):
+        resolve(tmp_path / "file.zip", "train")
+    with pytest.raises(UserError, match="no split 'test'"):
+        resolve("digits", "test")  # type: ignore[arg-type]
+
+
+def test_a_name_wins_over_a_folder(tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw(tmp_path / "digits" / "a.png")
+    monkeypatch.chdir(tmp_path)
+    assert len(resolve("digits", "train")) > 1000
+    assert len(resolve("./digits", "train")) == 1
+
+
+def test_checksums_look_like_checksums() -> None:
+    assert set(ARCHIVES) < set(NAMES)
+    assert all(len(archive.md5) == hashlib.md5().digest_size * 2 for archive in ARCHIVES.values())

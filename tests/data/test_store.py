@@ -1,0 +1,123 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pictures import Draw
+
+from smi.data import Batches, load, write_bad
+from smi.data.sources import ArraySet
+from smi.data.store import ArrayStore, CachedStore, StreamingStore
+from smi.errors import UserError
+
+
+@pytest.fixture
+def folder(tmp_path: Path, draw: Draw) -> Path:
+    for split, count in (("train", 12), ("val", 4)):
+        for i in range(count):
+            draw(tmp_path / "set" / split / f"class{i % 2}" / f"{i:02}.png", seed=i)
+    return tmp_path / "set"
+
+
+def test_cached_and_streamed_images_are_the_same(folder: Path) -> None:
+    cached, streamed = load(folder, resolution=16), load(folder, resolution=16, largest_cache=0, num_workers=2)
+    assert isinstance(cached, CachedStore)
+    assert isinstance(streamed, StreamingStore)
+    index = torch.tensor([5, 0, 11, 5])
+    assert cached[index].shape == (4, 3, 16, 16)
+    assert torch.equal(cached[index], streamed[index])
+    assert torch.equal(cached[:], streamed[:])
+    assert cached.labels is not None
+    assert streamed.labels is not None
+    assert cached.labels.tolist() == streamed.labels.tolist() == [0] * 6 + [1] * 6
+    one, other = Batches(cached, 4, seed=3).starting_at(2), Batches(streamed, 4, seed=3).starting_at(2)
+    for _ in range(5):
+        a, b = next(one), next(other)
+        assert torch.equal(a.images, b.images)
+        assert torch.equal(a.index, b.index)
+        assert a.seed == b.seed
+    streamed.close()
+    cached.close()
+
+
+def test_the_number_of_workers_changes_nothing(folder: Path) -> None:
+    stores = [load(folder, resolution=8, largest_cache=0, num_workers=n) for n in (1, 3)]
+    batches = [Batches(store, 3, seed=0).batch(5) for store in stores]
+    assert torch.equal(batches[0].images, batches[1].images)
+    for store in stores:
+        store.close()
+
+
+def test_pretraining_has_no_labels(folder: Path) -> None:
+    store = load(folder, "pretrain", resolution=8)
+    assert store.labels is None
+    assert store.classes is None
+    assert torch.equal(store[:], load(folder, "train", resolution=8)[:])
+    assert load(folder, "val", resolution=8).classes == ("class0", "class1")
+    assert not any("label" in name for name in vars(Batches(store, 2, seed=0).batch(0)))
+
+
+def break_files(folder: Path) -> None:
+    (folder / "train/class0/00.png").write_bytes(b"")
+    (folder / "train/class1/05.png").write_text("not an image")
+
+
+def test_bad_files_are_passed_over_and_listed(folder: Path, tmp_path: Path) -> None:
+    good = load(folder, resolution=8)
+    rows = [i for i in range(12) if i not in (0, 8)]
+    expected = good[torch.tensor(rows)]
+    break_files(folder)
+    store = load(folder, resolution=8, max_bad_share=0.5)
+    assert torch.equal(store[:], expected)
+    assert store.labels is not None
+    assert good.labels is not None
+    assert store.labels.tolist() == good.labels[torch.tensor(rows)].tolist()
+    assert [bad.path for bad in store.bad] == ["train/class0/00.png", "train/class1/05.png"]
+    write_bad(tmp_path / "bad.txt", store.bad)
+    assert (tmp_path / "bad.txt").read_text().splitlines()[0] == "train/class0/00.png\tempty file"
+
+
+def test_streaming_takes_the_next_good_file(folder: Path) -> None:
+    expected = load(folder, resolution=8)[torch.tensor([1, 9, 3])]
+    break_files(folder)
+    store = load(folder, resolution=8, largest_cache=0, max_bad_share=0.5)
+    for _ in range(2):
+        images, index = store.start(torch.tensor([0, 8, 3]))()
+        assert torch.equal(images, expected)
+        assert index.tolist() == [1, 9, 3]
+    assert {bad.path for bad in store.bad} == {"train/class0/00.png", "train/class1/05.png"}
+    store.close()
+
+
+def test_too_many_bad_files_stop_the_run(folder: Path) -> None:
+    break_files(folder)
+    with pytest.raises(UserError, match=r"2 of 12 files in .* cannot be read as images .*00.png: empty file.* share of 10%"):
+        load(folder, resolution=8)
+    store = load(folder, resolution=8, largest_cache=0)
+    with pytest.raises(UserError, match="of 12 files"):
+        store[:]
+    store.close()
+
+
+@pytest.mark.parametrize("largest_cache", [0, 10**9])
+def test_nothing_but_bad_files(tmp_path: Path, largest_cache: int) -> None:
+    (tmp_path / "set").mkdir()
+    for i in range(3):
+        (tmp_path / "set" / f"{i}.png").touch()
+    with pytest.raises(UserError, match="3 of 3 files"):
+        load(tmp_path / "set", largest_cache=largest_cache, max_bad_share=1)[:]
+
+
+def test_arrays_in_parts_and_at_another_size() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (10, 3, 6, 6), dtype=np.uint8)
+    whole = ArrayStore(ArraySet("a", "train", (pixels,)))
+    parts = ArrayStore(ArraySet("a", "train", (pixels[:3], pixels[3:4], pixels[4:])))
+    index = torch.tensor([9, 0, 3, 3, 4])
+    assert torch.equal(whole[index], torch.from_numpy(pixels)[index])
+    assert torch.equal(parts[index], whole[index])
+    assert ArrayStore(ArraySet("a", "train", (pixels,)), 12)[index].shape == (5, 3, 12, 12)
+
+
+def test_a_resolution_of_nothing_is_a_sentence(folder: Path) -> None:
+    with pytest.raises(UserError, match="1 pixel or more"):
+        load(folder, resolution=0)
