@@ -215,7 +215,8 @@ def test_mistakes_are_sentences(views):
         ({"shift": 100.0}, "shift"),
         ({"redundancy_weight": float("inf")}, "redundancy_weight"),
     ]:
-        with pytest.raises(ValueError, match=words):
-            smi_loss(z1, z2, **options)
+        for call in (lambda options=options: smi_loss(z1, z2, **options), lambda options=options: smi.SMILoss(**options)):
+            with pytest.raises(ValueError, match=words):
+                call()
     with pytest.raises(AttributeError, match="alignment, redundancy"):
         _ = smi_loss(z1, z2).aligment

@@ -42,6 +42,7 @@ class SMILoss(nn.Module):
     ):
         super().__init__()
         self.options = _Options(redundancy_weight, target, shift, eps, reduction)
+        self.options.check()
 
     def forward(self, *views: Tensor) -> Tensor:
         return _fused(views, self.options).total
@@ -103,8 +104,7 @@ class _Options(NamedTuple):
     eps: float
     reduction: Reduction
 
-    def per(self, num_samples: int) -> float:
-        """Check the options; what the sums over samples are multiplied by."""
+    def check(self) -> None:
         if self.reduction not in ("sum", "mean"):
             raise ValueError(f"reduction must be 'sum' or 'mean'; got {self.reduction!r}.")
         if not 1e-12 <= self.eps <= 1:
@@ -113,6 +113,9 @@ class _Options(NamedTuple):
             raise ValueError(f"target and shift must be between -20 and 20 nats; got {self.target} and {self.shift}.")
         if not math.isfinite(self.redundancy_weight):
             raise ValueError(f"redundancy_weight must be finite; got {self.redundancy_weight}.")
+
+    def per(self, num_samples: int) -> float:
+        """What the sums over samples are multiplied by."""
         return 1 / num_samples if self.reduction == "mean" else 1.0
 
 
@@ -120,7 +123,8 @@ def _views(z1: Tensor, z2: Tensor | None, more: tuple[Tensor, ...]) -> tuple[Ten
     return (z1,) if z2 is None else (z1, z2, *more)
 
 
-def _check_views(views: tuple[Tensor, ...]) -> None:
+def _check(views: tuple[Tensor, ...], options: _Options) -> None:
+    options.check()
     if len(views) < 2:
         raise ValueError(f"SMI needs two views or more of each sample; got {len(views)}.")
 
@@ -129,7 +133,7 @@ def _check_views(views: tuple[Tensor, ...]) -> None:
 
 
 def _plain(views: tuple[Tensor, ...], options: _Options) -> Terms:
-    _check_views(views)
+    _check(views, options)
     with float32_island(*views) as zs:
         per = options.per(len(zs[0]))
         us = [_standardize(z) for z in zs]
@@ -170,7 +174,7 @@ def _flat(z: Tensor) -> float:
 
 
 def _fused(views: tuple[Tensor, ...], options: _Options) -> Terms:
-    _check_views(views)
+    _check(views, options)
     with float32_island(*views) as zs:
         per = options.per(len(zs[0]))
         needs_grad = torch.is_grad_enabled() and any(z.requires_grad for z in zs)
