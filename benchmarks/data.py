@@ -11,19 +11,18 @@ turn, round after round; medians count, after a round that warms up.
 """
 
 import argparse
-import datetime
 import json
 import multiprocessing
 import os
-import platform
 import statistics
-import subprocess
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+from machine import footer, stamp
 
 RESULTS = Path(__file__).parent.parent / "results" / "benchmark-data.json"
 NUM_IMAGES, RESOLUTION, ROUNDS = 4000, 224, 5
@@ -66,14 +65,7 @@ def run(images: Path, cifar: Path, scratch: Path) -> dict:
     # Only now, for torch changes how its process and the forks of it get memory: the bare loop would not be bare.
     times["cifar10"] = [load_cifar10(cifar) for _ in range(1 + ROUNDS)][1:]
     rates = read_rates(files, scratch / f"cache-{ROUNDS}")
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
-    )
-    return {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commit": commit.stdout.strip(),
-        "hardware": f"{processor()}, {CORES} cores",
-        "versions": {"python": platform.python_version(), "pillow": Image.__version__, "numpy": np.__version__},
+    return stamp(f"{CORES} cores", pillow=Image.__version__, numpy=np.__version__) | {
         "images": f"{len(entries):,} JPEGs of {sum(entry.size for entry in entries) / 1e6:.0f} MB",
         "num_images": len(entries),
         "seconds": {name: statistics.median(values) for name, values in times.items()},
@@ -154,14 +146,6 @@ def cifar10(scratch: Path) -> Path:
     return scratch
 
 
-def processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
 def table(results: dict) -> str:
     s, rates, n = results["seconds"], results["images_per_second"], results["num_images"]
     lines = [
@@ -175,8 +159,7 @@ def table(results: dict) -> str:
         f"| batches of 256 from the cache: images a second | {rates['cached']:,.0f} | |",
         f"| batches of 256 streamed from the files: images a second | {rates['streaming']:,.0f} | |",
     ]
-    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-    return "\n".join([*lines, "", f"{results['date']}, commit {results['commit']}, {results['hardware']}, {versions}."])
+    return "\n".join([*lines, "", footer(results)])
 
 
 if __name__ == "__main__":

@@ -9,15 +9,14 @@ slows both sides. Opponents are used as their documentation does: `criterion(z0,
 """
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Container
 from pathlib import Path
+
+from machine import footer, stamp
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler that counts memory speaks on the terminal otherwise
 
@@ -90,14 +89,7 @@ def run() -> dict:
         large[f"{n}x{k}"] = medians(steps, slow=steps)
     zs = embeddings(16384, 256)
     memory = peak_bytes(step(losses.SMILoss(), zs), torch.device("cpu")) - sum(z.grad.numel() * 4 for z in zs)
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
-    )
-    return {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commit": commit.stdout.strip(),
-        "hardware": f"{processor()}, 2 threads",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "lightly": lightly.__version__},
+    return stamp("2 threads", torch=torch.__version__, lightly=lightly.__version__) | {
         "seconds": seconds,
         "seconds_large": large,
         "memory_16384x256_mb": memory / 1e6,
@@ -129,14 +121,6 @@ def ratio(rounds: dict[str, list[float]], slower: str, faster: str) -> float:
     return statistics.median(a) / statistics.median(b)
 
 
-def processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
 def table(results: dict) -> str:
     seconds = results["seconds"]
     rows = [(f"SMI ÷ the seven {N}×{K}×{N} products it cannot avoid", ratio(seconds, "SMI", "seven products"), "≤", 1.25)]
@@ -156,8 +140,7 @@ def table(results: dict) -> str:
     lines += [f"| {name} | {value:.3g} | {sign} {target:g} |" for name, value, sign, target in rows]
     lines += ["", f"| at {N}×{K} | milliseconds |", "|---|---:|"]
     lines += [f"| {name} | {statistics.median(rounds) * 1e3:.1f} |" for name, rounds in seconds.items()]
-    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-    return "\n".join([*lines, "", f"{results['date']}, commit {results['commit']}, {results['hardware']}, {versions}."])
+    return "\n".join([*lines, "", footer(results)])
 
 
 if __name__ == "__main__":
