@@ -5,7 +5,7 @@
 
 Forward and backward on two threads. Everything at one size takes turns, round after round; in its turn each runs to warm up, then for the
 record, and the median counts. A ratio is the median over rounds of the ratio within a round, so that what slows the machine for a while
-slows both sides. Opponents are used as their documentation does: `criterion(z0, z1).backward()`.
+slows both sides; what takes seconds has one round only. Opponents are used as their documentation does: `criterion(z0, z1).backward()`.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """The command line through its real entry point."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,9 +62,27 @@ def test_module_and_version():
 
 
 def test_a_closed_pipe_is_not_a_traceback():
-    result = subprocess.run(f"{SMI} cost | head -1", shell=True, capture_output=True, text=True, timeout=60, check=False)
-    assert "Traceback" not in result.stderr
-    assert "What each loss costs" in result.stdout
+    """A reader that is gone before anything is written, and a disk that is full."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    for buffering in ({}, {"PYTHONUNBUFFERED": "1"}):
+        command = f"{SMI} cost | (exec 0<&-; sleep 0.5)"
+        result = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False, env=environment | buffering)
+        assert result.stderr == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full, which Linux has")
+def test_a_full_disk_is_one_sentence():
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run([str(SMI), "cost"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert result.returncode == 2
+    assert result.stderr == "smi: No space left on device\n"
+
+
+def test_too_large_to_measure_is_one_sentence():
+    result = run("cost", "--measure", "--batch", "100000", "--dim", "1000000000")
+    assert result.returncode == 2
+    assert result.stderr.startswith("smi: the memory here does not suffice")
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_public_names():

@@ -26,7 +26,10 @@ JOINED = {
     "nt_xent": (losses.nt_xent_loss, 8),
     "swav": (lambda z1, z2: losses.swav_loss([z1, z2]), 8),
     "negative_cosine": (losses.negative_cosine_loss, 8),
+    "info_nce": (lambda z1, z2: losses.info_nce_loss(z1, z2, torch.eye(3, 8, dtype=torch.float64)), 8),
+    "dino": (lambda z1, z2: losses.dino_loss([z1, z2], [z1, z2], torch.linspace(0, 1, 8, dtype=torch.float64)), 8),
 }
+MEANS = ("swav", "negative_cosine", "info_nce", "dino")  # over samples: each process has its own value, and their mean is the joined one
 LOCAL = {"smi": (losses.smi_loss, 8), "smi_plain": (losses.smi_loss_plain, 8)}
 
 
@@ -52,21 +55,37 @@ def step(loss, model, x1, x2):
     return {"value": total.detach(), "weights": weights, "embeddings": torch.stack([z1.grad, z2.grad])}
 
 
+def collectives_of(loss, dim: int, rank: int) -> dict[str, object]:
+    """Which functions of torch.distributed a step calls, without DDP's own, and what gathering sends."""
+    called, sent = [], []
+    names = [name for name in dir(dist) if name.startswith(("all_", "gather", "reduce", "broadcast", "scatter", "send", "recv", "barrier"))]
+    originals = {name: getattr(dist, name) for name in names}
+
+    def counted(name):
+        def call(*args, **kwargs):
+            called.append(name)
+            if name == "all_gather_into_tensor":
+                sent.append(args[1].numel() * args[1].element_size() * (world_size() - 1))
+            return originals[name](*args, **kwargs)
+
+        return call
+
+    try:
+        for name in names:
+            setattr(dist, name, counted(name))
+        step(loss, network(dim), *inputs(rank))
+    finally:
+        for name, original in originals.items():
+            setattr(dist, name, original)
+    return {"collectives": called, "bytes_sent": sum(sent)}
+
+
 def work(rank: int, folder: Path) -> None:
     """What each of the two processes does: every loss under DDP, and every piece of state fed with its own data."""
     results: dict[str, object] = {"world_size": world_size()}
-    sent = []
-    gather = dist.all_gather_into_tensor
-
-    def counted(output, z, *args, **kwargs):
-        sent.append(z.numel() * z.element_size() * (world_size() - 1))
-        return gather(output, z, *args, **kwargs)
-
-    dist.all_gather_into_tensor = counted
     for name, (loss, dim) in (JOINED | LOCAL).items():
-        sent.clear()
         results[name] = step(loss, DistributedDataParallel(network(dim)), *inputs(rank))
-        results[name]["bytes_sent"] = sum(sent)
+        results[name] |= collectives_of(loss, dim, rank)
 
     z = torch.randn(3, 4, generator=torch.Generator().manual_seed(rank))
     queue, bank, center = Queue(8, 4), MemoryBank(10, 4), Center(4)
@@ -98,10 +117,12 @@ def test_joined_losses_equal_the_loss_of_the_joined_batch(name, ranks):
     x1, x2 = (torch.cat(x) for x in zip(inputs(0), inputs(1), strict=True))
     expected = step(loss, network(dim), x1, x2)
     values = torch.stack([result[name]["value"] for result in ranks])
-    if name in ("swav", "negative_cosine"):  # means over samples: local values whose mean is the joined one
+    if name in MEANS:
         values = values.mean(0, keepdim=True)
     torch.testing.assert_close(values, expected["value"].expand_as(values))
     for rank, result in enumerate(ranks):
+        per_view = 0 if name in ("negative_cosine", "info_nce", "dino") else 2
+        assert result[name]["collectives"] == ["all_gather_into_tensor"] * per_view  # none in the backward pass
         torch.testing.assert_close(result[name]["weights"], expected["weights"])  # after DDP's mean, on both
         ours = expected["embeddings"][:, rank * N : (rank + 1) * N]
         torch.testing.assert_close(result[name]["embeddings"], 2 * ours)  # before it
@@ -115,7 +136,7 @@ def test_smi_is_the_mean_of_local_losses_without_a_collective(name, ranks):
         torch.testing.assert_close(result[name]["value"], expected["value"])
         torch.testing.assert_close(result[name]["embeddings"], expected["embeddings"])
         torch.testing.assert_close(result[name]["weights"], (alone[0]["weights"] + alone[1]["weights"]) / 2)
-        assert result[name]["bytes_sent"] == 0
+        assert result[name]["collectives"] == []
 
 
 def test_bytes_sent_are_those_of_the_cost_table(ranks):

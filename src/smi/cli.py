@@ -1,6 +1,7 @@
 """The command line: parses, imports what the command needs, calls one function."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -19,12 +20,17 @@ def main() -> None:
     arguments = parser().parse_args()
     try:
         arguments.run(arguments)
+        sys.stdout.flush()
     except UserError as error:
         print(f"smi: {error}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # the reader of our output left, as `head` does
-        sys.stderr.close()
+    except BrokenPipeError:  # the reader of our output left, as `head` does: what is left of it has nowhere to go
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        print(f"smi: {error.strerror}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
 

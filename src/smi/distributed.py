@@ -5,6 +5,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 def world_size() -> int:
@@ -12,7 +13,9 @@ def world_size() -> int:
 
 
 def join(z: Tensor) -> Tensor:
-    """The rows of all processes, in the order of their ranks: [N, ...] here becomes [W N, ...] everywhere. Every process has N rows.
+    """The rows of all processes, in the order of their ranks: [N, ...] here becomes [W N, ...] everywhere.
+
+    Every process must bring N rows: drop a last, smaller batch. Differentiable once.
 
     For a loss that every process then computes whole on the same joined rows. Its gradient over the rows of this process comes back
     times W, without a collective: averaging over the processes, as DDP does with gradients, makes it that of the one joined loss.
@@ -42,5 +45,6 @@ class _Join(torch.autograd.Function):
         return joined
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         return own(grad) * world_size()

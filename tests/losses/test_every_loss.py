@@ -97,6 +97,7 @@ def test_mistakes_are_sentences(loss):
         (torch.randn(5, 8), "same shape"),
         (torch.randn(4, 7), "same shape"),
         (torch.randn(4, 8).long(), "floating point"),
+        (torch.randn(4, 8).to_sparse(), "dense"),
         (torch.randn(4, 8, device="meta"), "one device"),
         (torch.randn(4), "samples, coordinates"),
         (torch.randn(4, 8, 1), "samples, coordinates"),

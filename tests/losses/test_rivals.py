@@ -77,6 +77,25 @@ def test_float32_sum_of_squares_from_samples_is_as_good_as_from_coordinates(view
             assert loss(a.float(), b.float()).total.item() == pytest.approx(reference(a, b).item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("num_heavy", [1, 2, 15, 40])
+@pytest.mark.parametrize("factor", [10.0, 1e3])
+def test_vicreg_covariance_of_few_coordinates_with_most_variance(num_heavy, factor, views):
+    """Where the squared variances are all but all of the squares."""
+    zs = views(32, 256)
+    with torch.no_grad():
+        for z in zs:
+            z[:, :num_heavy] *= factor
+    small = [z.detach().float().requires_grad_() for z in zs]
+    expected, got = losses.vicreg_loss(*zs), losses.vicreg_loss(*small)
+    assert expected.total.item() == pytest.approx(vicreg(*zs).item(), rel=1e-9)
+    assert got.covariance.item() == pytest.approx(expected.covariance.item(), rel=1e-5)
+    for g, e in zip(torch.autograd.grad(got.covariance, small), torch.autograd.grad(expected.covariance, zs), strict=True):
+        assert ((g - e).norm() / e.norm()).item() < 1e-4
+    alone = torch.zeros(8, 32)
+    alone[:, 0] = 100 * torch.randn(8)
+    assert losses.vicreg_loss(alone, alone).covariance == 0
+
+
 def test_nt_xent_one_sample_is_nothing_to_tell_apart(views):
     assert losses.nt_xent_loss(*views(1, 8)).total.abs() < 1e-12
 
@@ -95,7 +114,7 @@ def test_info_nce_is_cross_entropy_over_key_and_negatives(views):
     torch.testing.assert_close(got, expected)
     torch.testing.assert_close(torch.autograd.grad(got, inputs), torch.autograd.grad(expected, inputs))
     assert torch.autograd.gradcheck(lambda *z: losses.info_nce_loss(*z).total, inputs)
-    with pytest.raises(ValueError, match="same shape"):
+    with pytest.raises(ValueError, match="same number of coordinates"):
         losses.info_nce_loss(query, key, negatives[:, :4])
 
 
@@ -151,10 +170,17 @@ def test_views_missing_and_bad_temperatures_are_sentences():
         (lambda: losses.swav_loss([], [z, z]), "SwAV needs"),
         (lambda: losses.swav_loss([z, z], queued=[z]), "queued"),
         (lambda: losses.dino_loss([z], [z], z[0]), "DINO needs"),
-        (lambda: losses.dino_loss([z], [z, z], z[0, :2]), "same shape"),
+        (lambda: losses.dino_loss([z], [z, z], z[0, :2]), "same number of coordinates"),
         (lambda: losses.nt_xent_loss(z, z, temperature=0), "temperature"),
         (lambda: losses.info_nce_loss(z, z, z, temperature=float("nan")), "temperature"),
-        (lambda: losses.sinkhorn(z, epsilon=-1), "temperature"),
+        (lambda: losses.nt_xent_loss(z, z, temperature=1e-42), "temperature"),
+        (lambda: losses.sinkhorn(z, epsilon=-1), "epsilon"),
+        (lambda: losses.vicreg_loss(z, z, eps=0), "eps"),
+        (lambda: losses.vicreg_loss(z, z, variance_weight=float("nan")), "variance_weight"),
+        (lambda: losses.barlow_twins_loss(z, z, redundancy_weight=float("inf")), "redundancy_weight"),
+        (lambda: losses.swav_loss(z), "list of tensors"),
+        (lambda: losses.dino_loss(z, [z, z], z[0]), "list of tensors"),
+        (lambda: losses.dino_loss([z], [z, z], z[0].reshape(2, 2)), "one row"),
         (lambda: losses.dino_loss([z], [z, z], z[0], teacher_temperature=0), "temperature"),
     ]:
         with pytest.raises(ValueError, match=words):

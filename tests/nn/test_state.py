@@ -77,8 +77,28 @@ def test_memory_bank_negatives_are_other_images():
     matches = (negatives[:, None] == bank.entries).all(dim=2).nonzero()[:, 1]
     assert set(matches.tolist()) == {1, 4, 5}
     assert torch.equal(negatives, bank.negatives(index, 200, generator=torch.Generator().manual_seed(0)))
+    assert bank.negatives(torch.tensor([5, 1, 0, 4, 2]), 9).unique(dim=0).shape == (1, 3)
     with pytest.raises(ValueError, match="no negatives"):
         bank.negatives(torch.arange(6), 3)
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
+def test_state_at_any_scale(scale):
+    z = torch.randn(3, 4)
+    queue, bank, prototypes = Queue(3, 4), MemoryBank(3, 4, momentum=0.0), Prototypes(4, 2)
+    queue.push(scale * z)
+    bank.update(torch.arange(3), scale * z)
+    torch.testing.assert_close(queue.keys, unit(z))
+    torch.testing.assert_close(bank.entries, unit(z))
+    torch.testing.assert_close(prototypes(scale * z), prototypes(z))
+
+
+def test_mistakes_are_sentences():
+    with pytest.raises(ValueError, match="list of tensors"):
+        Center(4).update(torch.randn(6, 4))
+    for make in (lambda: Center(4, momentum=3.0), lambda: MemoryBank(4, 2, momentum=-1.0)):
+        with pytest.raises(ValueError, match="momentum"):
+            make()
 
 
 def test_center_is_a_moving_average():

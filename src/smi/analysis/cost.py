@@ -3,14 +3,16 @@
 Counting needs no torch; measuring does.
 """
 
+import functools
 import json
-import math
 import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+
+from smi.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,16 +47,18 @@ def costs(batch: int = 256, dim: int = 8192, devices: int = 8) -> list[Cost]:
         sent = 0 if local else 2 * (w - 1) * n * k * 4
         return Cost(loss, paper_macs, device_macs, copies * side * (side - 1), copies, side, not local, not local, sent)
 
-    # Two matrices of side WN instead of those of side K where that is less: see smi.losses.barlow_twins.
-    through_samples = 2 * symmetric_macs(joined, k) if 2 * joined <= k else None
+    # Two matrices of side WN instead of those of side K, where that is less; VICReg forms a few rows of the latter besides.
+    few = 2 * joined <= k
+    samples, rows = 2 * symmetric_macs(joined, k), 2 * min(16, k) * k * joined
     return [
-        cost("Barlow Twins", k * k * joined, through_samples or k * k * joined, 1, k),
-        cost("VICReg", 2 * k * k * joined, through_samples or 2 * k * k * joined, 2, k),
+        cost("Barlow Twins", k * k * joined, samples if few else k * k * joined, 1, k),
+        cost("VICReg", 2 * k * k * joined, samples + rows if few else 2 * k * k * joined, 2, k),
         cost("NT-Xent", 3 * joined**2 * k, symmetric_macs(2 * joined, k), 3, 2 * joined),
         cost("SMI", 3 * w * n**2 * k, smi_macs(n, k), 3 * w, n, local=True),
     ]
 
 
+@functools.cache
 def symmetric_macs(rows: int, dim: int) -> int:
     """A product u @ u.T whose lower triangle is mostly copied: smi.losses.embeddings.symmetric_product."""
     if rows <= 128:
@@ -64,11 +68,12 @@ def symmetric_macs(rows: int, dim: int) -> int:
 
 
 def smi_macs(rows: int, dim: int, tile: int = 1024) -> int:
-    """Two stacked views in one symmetric product, or for many samples three matrices, tile by tile, without what symmetry gives."""
+    """Two stacked views in one symmetric product or, for many samples, three matrices, tile by tile, without what symmetry gives."""
     if 4 * rows <= dim:
         return symmetric_macs(2 * rows, dim)
-    sizes = [min(tile, rows - start) for start in range(0, rows, tile)]
-    return (rows**2 + 2 * sum(size * sum(sizes[i:]) for i, size in enumerate(sizes))) * dim
+    tiles, last = divmod(rows, tile)
+    on_diagonal = tiles * tile**2 + last**2
+    return (rows**2 + rows**2 + on_diagonal) * dim  # of each same-view matrix half, and half of what lies on its diagonal
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class Measurement:
 
     forward_ms: float
     backward_ms: float
-    peak_mb: float
+    peak_mb: float | None  # None where the device does not tell
 
 
 def measure(batch: int, dim: int, repeats: int = 7) -> dict[str, Measurement]:
@@ -118,20 +123,21 @@ def measure_loss(criterion: Callable[..., "Tensor"], views: Sequence["Tensor"], 
     def step() -> None:
         torch.autograd.backward(criterion(*views))
 
-    return Measurement(statistics.median(forward) * 1e3, statistics.median(backward) * 1e3, peak_bytes(step, device) / 1e6)
+    peak = peak_bytes(step, device)
+    return Measurement(statistics.median(forward) * 1e3, statistics.median(backward) * 1e3, None if peak is None else peak / 1e6)
 
 
-def peak_bytes(step: Callable[[], None], device: Any) -> float:
-    """The most memory that tensors made by `step` hold at any one time: NaN where the device does not tell."""
+def peak_bytes(step: Callable[[], None], device: Any) -> int | None:
+    """The most memory that tensors made by `step` hold at any one time; None where the device does not tell."""
     import torch
 
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         step()
-        return torch.cuda.max_memory_allocated(device) - before
+        return int(torch.cuda.max_memory_allocated(device) - before)
     if device.type != "cpu":
-        return math.nan
+        return None
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         step()
     events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
@@ -175,7 +181,7 @@ def describe_device() -> str:
 
 def print_cost(*, batch: int, dim: int, devices: int, measured: bool, as_json: bool) -> None:
     rows = costs(batch, dim, devices)
-    measurements = measure(batch, dim) if measured else {}
+    measurements = _measure_or_say_why_not(batch, dim) if measured else {}
     if as_json:
         losses = [asdict(row) | (asdict(measurements[row.loss]) if measured else {}) for row in rows]
         document = {"batch": batch, "dim": dim, "devices": devices, "losses": losses}
@@ -199,12 +205,21 @@ def print_cost(*, batch: int, dim: int, devices: int, measured: bool, as_json: b
         headers += ["Forward ms", "Backward ms", "Peak MB"]
         for cells, row in zip(table, rows, strict=True):
             m = measurements[row.loss]
-            cells += [f"{m.forward_ms:.1f}", f"{m.backward_ms:.1f}", "?" if math.isnan(m.peak_mb) else f"{m.peak_mb:.1f}"]
+            cells += [f"{m.forward_ms:.1f}", f"{m.backward_ms:.1f}", "?" if m.peak_mb is None else f"{m.peak_mb:.1f}"]
     print(f"What each loss costs per step: {batch} samples on each of {devices} devices, {dim} coordinates, two views\n")
     print(align(headers, table))
     print(f"\n{NOTES}")
     if measured:
         print(MEASURED_NOTE.format(batch=batch, dim=dim, machine=describe_device()))
+
+
+def _measure_or_say_why_not(batch: int, dim: int) -> dict[str, Measurement]:
+    try:
+        return measure(batch, dim)
+    except (RuntimeError, MemoryError) as error:  # torch raises RuntimeError where memory is short, on every device
+        if isinstance(error, MemoryError) or "memory" in str(error):
+            raise UserError(f"the memory here does not suffice to measure {batch} x {dim}: choose a smaller --batch or --dim") from error
+        raise
 
 
 NOTES = """\
@@ -220,7 +235,7 @@ Measured    medians for one device alone, {batch}×{dim}: {machine}.
 
 def giga(macs: int) -> str:
     """In 10^9, truncated to two decimals as the paper does; three digits where that would hide a small number."""
-    return f"{macs // 10**7 / 100:.2f}" if macs >= 10**9 else f"{macs / 1e9:.3g}"
+    return f"{macs // 10**9}.{macs % 10**9 // 10**7:02}" if macs >= 10**9 else f"{macs / 1e9:.3g}"
 
 
 def align(headers: list[str], table: list[list[str]]) -> str:

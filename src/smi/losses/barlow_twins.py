@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from smi.distributed import join
-from smi.losses.embeddings import float32_island, gram, off_diagonal, peak, product
+from smi.losses.embeddings import check_finite, check_positive, float32_island, gram, off_diagonal, peak, product
 from smi.losses.terms import Terms
 
 
@@ -23,8 +23,9 @@ class BarlowTwinsLoss(nn.Module):
 def barlow_twins_loss(z1: Tensor, z2: Tensor, *, redundancy_weight: float = 5.1e-3, eps: float = 1e-5) -> Terms:
     """Push the cross-correlation of two views towards the identity.
 
-    Up to N = K/2 its off-diagonal squares are summed without forming it, from two N x N matrices: the same number, sooner. (By the rank
-    of the matrix they are then at least as much as the diagonal's that is taken from the sum, so nothing is lost to rounding.)
+    Up to N = K/2 its off-diagonal squares are summed without forming it, from two N x N matrices: the same number, sooner. (The diagonal's
+    squares are taken from the sum of all. By the rank of the matrix at least as much is left, unless most coordinates are dead, and then
+    the alignment is larger by far than what rounding leaves.)
 
     eps: added to the variance of each coordinate, as batch normalisation does.
 
@@ -33,6 +34,8 @@ def barlow_twins_loss(z1: Tensor, z2: Tensor, *, redundancy_weight: float = 5.1e
     A coordinate without variance, as all are at N = 1, has correlation 0 with all others and no gradient. Shapes or devices that differ and
     integers are ValueErrors. Computed in float32, or float64 if an input is, whatever autocast says.
     """
+    check_positive(eps=eps)
+    check_finite(redundancy_weight=redundancy_weight)
     with float32_island(z1, z2) as (z1, z2):
         z1, z2 = standardize_columns(join(z1), eps), standardize_columns(join(z2), eps)
         num_samples, dim = z1.shape

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from smi.losses.embeddings import check, check_temperature, float32_island
+from smi.losses.embeddings import check, check_lists, check_positive, float32_island
 from smi.losses.terms import Terms
 
 
@@ -45,11 +45,13 @@ def dino_loss(
     Fewer than two views, shapes or devices that differ, integers and temperatures that are not positive are ValueErrors. Computed in
     float32, or float64 if an input is, whatever autocast says.
     """
-    check_temperature(student_temperature)
-    check_temperature(teacher_temperature)
+    check_positive(student_temperature=student_temperature, teacher_temperature=teacher_temperature)
+    check_lists(teacher, student)
     if not teacher or not student or len(teacher) + len(student) < 3:
         raise ValueError(f"DINO needs a view for the teacher and another for the student; got {len(teacher)} and {len(student)}.")
     check(*teacher, *student)
+    if center.shape[-1:].numel() != center.numel():
+        raise ValueError(f"The center must be one row of coordinates; got shape {tuple(center.shape)}.")
     with float32_island(*teacher, *student, center.reshape(1, -1), same_shape=False) as tensors:
         *outputs, center = tensors
         targets = [torch.softmax((t.detach() - center) / teacher_temperature, dim=1) for t in outputs[: len(teacher)]]

@@ -1,6 +1,7 @@
 """What every loss does to its embeddings first: check them, and leave autocast for float32 or better. N samples, K coordinates."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,19 +26,40 @@ def check(*embeddings: Tensor, same_shape: bool = True) -> None:
     for z in embeddings:
         if z.ndim != 2:
             raise ValueError(f"Embeddings must be [samples, coordinates]; got shape {tuple(z.shape)}.")
-        if not z.is_floating_point():
-            raise ValueError(f"Embeddings must be floating point; got {z.dtype}.")
+        if z.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64) or z.layout != torch.strided:
+            raise ValueError(f"Embeddings must be dense and floating point, of 16, 32 or 64 bits; got {z.dtype}, {z.layout}.")
         if z.numel() == 0:
             raise ValueError(f"Embeddings must not be empty; got shape {tuple(z.shape)}.")
         if z.device != first.device:
             raise ValueError(f"Embeddings must be on one device; got {first.device} and {z.device}.")
         if z.shape[1] != first.shape[1] or (same_shape and z.shape != first.shape):
-            raise ValueError(f"Embeddings must have the same shape; got {tuple(first.shape)} and {tuple(z.shape)}.")
+            what = "shape" if same_shape else "number of coordinates"
+            raise ValueError(f"Embeddings must have the same {what}; got {tuple(first.shape)} and {tuple(z.shape)}.")
 
 
-def check_temperature(temperature: float) -> None:
-    if not temperature > 0:
-        raise ValueError(f"A temperature must be positive; got {temperature}.")
+def check_lists(*lists: Sequence[Tensor]) -> None:
+    """A tensor is a sequence of its rows, and rows are no views."""
+    for views in lists:
+        if isinstance(views, Tensor):
+            raise ValueError(f"A list of tensors is needed, one for each view; got one tensor of shape {tuple(views.shape)}.")
+
+
+def check_positive(**knobs: float) -> None:
+    for name, value in knobs.items():
+        if not 1e-12 <= value < math.inf:
+            raise ValueError(f"{name} must be positive, 1e-12 or more; got {value}.")
+
+
+def check_share(**knobs: float) -> None:
+    for name, value in knobs.items():
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name} must be between 0 and 1; got {value}.")
+
+
+def check_finite(**knobs: float) -> None:
+    for name, value in knobs.items():
+        if not math.isfinite(value):
+            raise ValueError(f"{name} must be finite; got {value}.")
 
 
 SMALLEST = 1e-30  # below it a row's largest coordinate is nothing to scale by, so that gradients stay finite
@@ -74,13 +96,13 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         a, b = ctx.saved_tensors
-        with torch.autocast(a.device.type, enabled=False):
-            return grad @ b.T if ctx.needs_input_grad[0] else None, a.T @ grad if ctx.needs_input_grad[1] else None
+        return product(grad, b.T) if ctx.needs_input_grad[0] else None, product(a.T, grad) if ctx.needs_input_grad[1] else None
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """a @ b, in full precision also when `backward` is called inside autocast, which reaches the products of a backward pass."""
-    result: Tensor = _Product.apply(a, b)
+    with torch.autocast(a.device.type, enabled=False):
+        result: Tensor = _Product.apply(a, b)
     return result
 
 
@@ -101,9 +123,7 @@ class _Gram(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (u,) = ctx.saved_tensors
-        with torch.autocast(grad.device.type, enabled=False):
-            result: Tensor = (grad + grad.T) @ u
-        return result
+        return product(grad + grad.T, u)
 
 
 def symmetric_product(u: Tensor) -> Tensor:

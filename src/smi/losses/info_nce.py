@@ -4,7 +4,7 @@ arXiv:1912.01991). N samples on this device, M negatives, K embedding coordinate
 import torch
 from torch import Tensor, nn
 
-from smi.losses.embeddings import check, check_temperature, float32_island, product, unit_rows
+from smi.losses.embeddings import check, check_positive, float32_island, product, unit_rows
 from smi.losses.terms import Terms
 
 
@@ -30,7 +30,7 @@ def info_nce_loss(query: Tensor, key: Tensor, negatives: Tensor, *, temperature:
     A row of zeros has cosine 0 with every row and no gradient. Shapes or devices that differ, integers and a temperature that is not
     positive are ValueErrors. Computed in float32, or float64 if an input is, whatever autocast says.
     """
-    check_temperature(temperature)
+    check_positive(temperature=temperature)
     check(query, key)
     with float32_island(query, key, negatives, same_shape=False) as (query, key, negatives):
         query, key, negatives = unit_rows(query), unit_rows(key), unit_rows(negatives)

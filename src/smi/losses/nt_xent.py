@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from smi.distributed import join
-from smi.losses.embeddings import check_temperature, float32_island, gram, unit_rows
+from smi.losses.embeddings import check_positive, float32_island, gram, unit_rows
 from smi.losses.terms import Terms
 
 
@@ -31,7 +31,7 @@ def nt_xent_loss(z1: Tensor, z2: Tensor, *, temperature: float = 0.5) -> Terms:
     devices that differ, integers and a temperature that is not positive are ValueErrors. Computed in float32, or float64 if an input is,
     whatever autocast says.
     """
-    check_temperature(temperature)
+    check_positive(temperature=temperature)
     with float32_island(z1, z2) as (z1, z2):
         z = torch.cat([unit_rows(join(z1)), unit_rows(join(z2))])  # [2N, K]
         similarity = gram(z) / temperature  # [2N, 2N]

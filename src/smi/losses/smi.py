@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from smi.losses.embeddings import SMALLEST, float32_island, peak, product, symmetric_product
+from smi.losses.embeddings import SMALLEST, float32_island, off_diagonal, peak, product, symmetric_product
 from smi.losses.terms import Terms
 
 Reduction = Literal["sum", "mean"]
@@ -77,8 +77,8 @@ def smi_loss(
     The dependency is even in the correlation: an anti-correlated pair of views scores as aligned. A row without variance (spread
     within rounding of its largest coordinate, or of 1e-30) has correlation 0 with every row and no gradient. N = 1 has
     no redundancy. Computed in float32, or float64 if an input is, whatever autocast says; the gradient has the input's type, so in float16
-    it may overflow to infinity as gradient scalers expect. One view, shapes or devices that differ, integers, and settings out of range
-    are ValueErrors.
+    it may overflow to infinity as gradient scalers expect. Where |rho| is within 1e-6 of 1, eps and float32's rounding are of one size, and
+    dependencies are good to a tenth. One view, shapes or devices that differ, integers, and settings out of range are ValueErrors.
     """
     return _fused(_views(z1, z2, more), _Options(redundancy_weight, target, shift, eps, reduction))
 
@@ -142,14 +142,14 @@ def _plain(views: tuple[Tensor, ...], options: _Options) -> Terms:
             m = dependency(product(us[a], us[b].T), options.eps)  # [N, N]
             if a != b:
                 alignment = alignment + logcosh(m.diagonal() - options.target).sum()
-            off_diagonal = ~torch.eye(len(m), dtype=torch.bool, device=m.device)
-            redundancy = redundancy + logcosh(m[off_diagonal] + options.shift).sum()
+            redundancy = redundancy + logcosh(off_diagonal(m) + options.shift).sum()
         return Terms(alignment=per * alignment, redundancy=per * options.redundancy_weight * redundancy)
 
 
 def dependency(rho: Tensor, eps: float = 1e-6) -> Tensor:
     """M(rho), in nats: the mutual information of two Gaussians with correlation rho, finite at rho = 1 by eps."""
-    return -0.5 * torch.log(1 - rho.clamp(-1, 1).square() + eps)  # rounding may leave |rho| just above 1
+    rho = rho - (rho - rho.clamp(-1, 1)).detach()  # rounding may leave |rho| just above 1; the slope is the one at 1
+    return -0.5 * torch.log(1 - rho.square() + eps)
 
 
 def logcosh(x: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ def _standardize(z: Tensor) -> Tensor:
     """Rows centred and scaled to length 1, so that products are correlations; rows without variance become zeros."""
     z = z / peak(z, 1).clamp_min(SMALLEST)  # a constant divisor: the result is scale-free, and squares stay in range
     z = z - z.mean(dim=1, keepdim=True)
-    varies = torch.linalg.vector_norm(z.detach(), dim=1, keepdim=True) > _flat(z)
+    varies = ~(torch.linalg.vector_norm(z.detach(), dim=1, keepdim=True) <= _flat(z))  # NaN is no lack of variance
     z = torch.where(varies, z, 0)
     return z / torch.where(varies, torch.linalg.vector_norm(z, dim=1, keepdim=True), 1)
 
@@ -206,9 +206,9 @@ class _SMI(torch.autograd.Function):
         if total is None or alignment is not None or redundancy is not None or torch.is_grad_enabled():
             return (None, None, None, *_plain_gradient(zs, gs, needs, ctx.options))
         gradient, ctx.gradient = ctx.gradient, None  # finished in place, so good for one pass; another over a retained graph sweeps again
-        if gradient is None:
-            gradient = _sweep(zs, True, ctx.options)[2]
         with torch.autocast(zs[0].device.type, enabled=False):
+            if gradient is None:
+                gradient = _sweep(zs, True, ctx.options)[2]
             grads = gradient.finish(total * ctx.per).chunk(len(zs))
         return (None, None, None, *(grad if needed else None for grad, needed in zip(grads, needs, strict=True)))
 
@@ -219,12 +219,12 @@ def _plain_gradient(
     """Gradient of g0 * total + g1 * alignment + g2 * redundancy by autograd, itself differentiable where grad mode is on."""
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
-        if not create_graph:
-            zs = tuple(z.detach().requires_grad_(needed) for z, needed in zip(zs, needs, strict=True))
-        terms = _plain(zs, options)
+        # Aliases: a view that depends on another, or is the same tensor, must not pass its gradient on here; the caller's graph does.
+        aliases = [z.view_as(z) if create_graph else z.detach().requires_grad_(needed) for z, needed in zip(zs, needs, strict=True)]
+        terms = _plain(tuple(aliases), options)
         values = (terms.total, terms.alignment, terms.redundancy)
         parts = [g * value for g, value in zip(gs, values, strict=True) if g is not None]
-        wanted = [z for z, needed in zip(zs, needs, strict=True) if needed]
+        wanted = [z for z, needed in zip(aliases, needs, strict=True) if needed]
         found = iter(torch.autograd.grad(sum(parts[1:], parts[0]), wanted, create_graph=create_graph))
     return [next(found) if needed else None for needed in needs]
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from smi.distributed import join, own
-from smi.losses.embeddings import check, check_temperature, float32_island
+from smi.losses.embeddings import check, check_lists, check_positive, float32_island
 from smi.losses.terms import Terms
 
 
@@ -45,7 +45,8 @@ def swav_loss(
     Fewer than two views, shapes or devices that differ, integers and temperatures that are not positive are ValueErrors. Computed in
     float32, or float64 if an input is, whatever autocast says.
     """
-    check_temperature(temperature)
+    check_positive(temperature=temperature)
+    check_lists(scores, low_resolution, queued)
     if not scores or len(scores) + len(low_resolution) < 2:
         raise ValueError(f"SwAV needs a full view and another; got {len(scores)} full and {len(low_resolution)} small.")
     if queued and len(queued) != len(scores):
@@ -67,7 +68,7 @@ def sinkhorn(scores: Tensor, *, epsilon: float = 0.05, num_iterations: int = 3) 
 
     In logarithms, so that no score is too large or too small to be counted.
     """
-    check_temperature(epsilon)
+    check_positive(epsilon=epsilon)
     if num_iterations < 1:
         raise ValueError(f"Sinkhorn needs one iteration or more; got {num_iterations}.")
     with float32_island(scores) as (scores,):

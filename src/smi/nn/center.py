@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from smi.distributed import all_mean
+from smi.losses.embeddings import check_lists, check_share
 
 
 class Center(nn.Module):
@@ -20,10 +21,12 @@ class Center(nn.Module):
 
     def __init__(self, dim: int, *, momentum: float = 0.9):
         super().__init__()
+        check_share(momentum=momentum)
         self.momentum = momentum
         self.register_buffer("mean", torch.zeros(dim))
 
     @torch.no_grad()
     def update(self, outputs: Sequence[Tensor]) -> None:
-        batch_mean = all_mean(torch.stack([output.detach().to(self.mean.dtype).mean(dim=0) for output in outputs]).mean(dim=0))
+        check_lists(outputs)
+        batch_mean = all_mean(torch.stack([output.detach().to(self.mean).mean(dim=0) for output in outputs]).mean(dim=0))
         self.mean = torch.lerp(batch_mean, self.mean, self.momentum)

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from smi.losses.embeddings import unit_rows
+
 
 class Prototypes(nn.Module):
     """Directions that embeddings are compared with: `Prototypes(dim, num_prototypes)(z)` is their cosine with each, [N, num_prototypes].
@@ -12,7 +14,7 @@ class Prototypes(nn.Module):
 
     def __init__(self, dim: int, num_prototypes: int):
         super().__init__()
-        self.weight = nn.Parameter(nn.functional.normalize(torch.randn(num_prototypes, dim), dim=1))
+        self.weight = nn.Parameter(unit_rows(torch.randn(num_prototypes, dim)))
 
     def forward(self, z: Tensor) -> Tensor:
-        return nn.functional.normalize(z, dim=1) @ nn.functional.normalize(self.weight, dim=1).T
+        return unit_rows(z) @ unit_rows(self.weight).T

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from smi.distributed import join
+from smi.losses.embeddings import unit_rows
 
 
 class Queue(nn.Module):
@@ -22,13 +23,13 @@ class Queue(nn.Module):
     def __init__(self, size: int, dim: int, *, seed: int = 0):
         super().__init__()
         keys = torch.randn(size, dim, generator=torch.Generator().manual_seed(seed))
-        self.register_buffer("keys", nn.functional.normalize(keys, dim=1))
+        self.register_buffer("keys", unit_rows(keys))
         self.register_buffer("position", torch.zeros((), dtype=torch.long))
 
     @torch.no_grad()
     def push(self, keys: Tensor) -> None:
         size = len(self.keys)
-        keys = nn.functional.normalize(join(keys.detach().to(self.keys.dtype)), dim=1)[-size:]
+        keys = unit_rows(join(keys.detach().to(self.keys)))[-size:]
         slots = (self.position + torch.arange(len(keys), device=self.keys.device)) % size
         # A new tensor, not a change in place: the loss of this step may still need the old one in its backward pass.
         self.keys = self.keys.index_copy(0, slots, keys)
