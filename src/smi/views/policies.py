@@ -72,9 +72,10 @@ VARIANTS = ("multicrop", "jigsaw")
 
 def policy(name: str, *, size: int | None = None) -> Policy:
     """A recipe's policy or a variant of it; `size` gives its large views another side, and the small ones in proportion."""
-    recipe, _, variant = name.partition("-")
-    if recipe not in RECIPES or variant not in ("", *VARIANTS):
-        raise UserError(f"there is no policy {name!r}: choose one of {', '.join(RECIPES)}, alone or with {' or '.join(_suffixes())}")
+    recipe, dash, variant = name.partition("-")
+    if recipe not in RECIPES or (dash and variant not in VARIANTS):
+        suffixes = " or ".join(f"-{variant}" for variant in VARIANTS)
+        raise UserError(f"there is no policy {name!r}: choose one of {', '.join(RECIPES)}, alone or with {suffixes} behind it")
     if size is not None and size < 1:
         raise UserError(f"views must have 1 pixel or more to a side, not {size}")
     found = RECIPES[recipe]
@@ -86,10 +87,6 @@ def policy(name: str, *, size: int | None = None) -> Policy:
         return found
     largest = max(view.size for view in found.views)
     return replace(found, views=tuple(replace(view, size=max(1, round(view.size * size / largest))) for view in found.views))
-
-
-def _suffixes() -> list[str]:
-    return [f"-{variant}" for variant in VARIANTS]
 
 
 def multicrop(recipe: Policy, *, num_local: int = 6) -> Policy:
