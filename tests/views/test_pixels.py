@@ -134,7 +134,13 @@ def test_operations_touch_only_their_own_images(make):
     images = pictures(N, 16, 16)
     rows = torch.arange(N) % 3 == 0
     factors = torch.tensor([[0.5, 0.5, 0.5, 0.3]]).repeat(N, 1)
-    for change in ({"flip": rows}, {"jitter": rows, "factors": factors}, {"gray": rows}, {"blur": rows, "blur_kernel": 3}, {"solarize": rows}):
+    for change in (
+        {"flip": rows},
+        {"jitter": rows, "factors": factors},
+        {"gray": rows},
+        {"blur": rows, "blur_kernel": 3},
+        {"solarize": rows},
+    ):
         found = make(images, nothing(N, 16, 16, **change))
         assert (found - images)[~rows].abs().max() < 1e-3
         assert (found - images)[rows].abs().max() > 1

@@ -25,9 +25,8 @@ from smi.views.policies import Triple
 SOURCE = Path(__file__).with_name("kernel.cpp")
 PATIENCE = 60  # seconds: a compiler that takes longer has not finished
 # What -ffast-math would allow, but for what changes how the whole process rounds: it would be linked in.
-FLAGS = (
-    "-std=c++17 -O3 -shared -fPIC -pthread -fno-math-errno -fno-trapping-math -fno-signed-zeros -fassociative-math -ffinite-math-only"
-).split()
+FREE_MATH = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-ffinite-math-only")
+FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-pthread", *FREE_MATH)
 NATIVE = ("-march=native", "-mcpu=native", "")  # the first that the compiler knows
 
 
@@ -111,7 +110,9 @@ def check(p: Parameters, n: int, height: int, width: int) -> None:
     if not ((p.order >= 0) & (p.order < 4)).all():
         raise ValueError("the jitter's operations are numbered 0 to 3")
     if p.blur_kernel // 2 >= p.size or p.blur_kernel % 2 == 0:
-        raise ValueError(f"a blur over {p.blur_kernel} pixels does not suit views of {p.size}: the kernel must be odd and below twice the side")
+        raise ValueError(
+            f"a blur over {p.blur_kernel} pixels does not suit views of {p.size}: the kernel must be odd and below twice the side"
+        )
 
 
 @functools.cache

@@ -69,7 +69,7 @@ def draw_box(view: View, n: int, height: int, width: int, generator: Generator) 
     low, high = (torch.tensor(ratio, dtype=torch.float64).log().item() for ratio in view.ratio)
     ratio = uniform(low, high, (n, TRIES), generator).exp()
     w, h = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()  # [N, TRIES]
-    fits = (0 < w) & (w <= width) & (0 < h) & (h <= height)
+    fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
     first = fits.int().argmax(1, keepdim=True)  # of several equal ones, the first
     found = fits.any(1)
     whole_ratio = min(max(width / height, view.ratio[0]), view.ratio[1])

@@ -55,8 +55,8 @@ _CIFAR = _twice(View(32, scale=(0.2, 1.0)))
 _IMAGENETTE = _twice(View(160, scale=(0.08, 1.0), saturation=0.4, solarize_p=0.2))
 _IMAGENET = View(224, scale=(0.08, 1.0), blur_p=1.0)
 # Grey strokes that fill their 8 x 8 pixels: mirrored they would be other signs, and colour says nothing. They move and grow within a
-# frame one pixel wider, and their ink is paler or darker.
-_DIGITS = View(8, scale=(0.5, 1.0), pad=1, flip_p=0.0, saturation=0.0, hue=0.0, gray_p=0.0, blur_p=0.0)
+# frame one pixel wider, never so far that a 0 becomes a u, and their ink is paler or darker.
+_DIGITS = View(8, scale=(0.64, 1.0), ratio=(0.85, 1 / 0.85), pad=1, flip_p=0.0, saturation=0.0, hue=0.0, gray_p=0.0, blur_p=0.0)
 
 RECIPES = {
     "cifar10": Policy("cifar10", _CIFAR, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),

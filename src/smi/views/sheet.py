@@ -41,7 +41,8 @@ def write_sheet(target: str, *, recipe: str | None, out: Path, root: Path | None
     sheet = draw_sheet(images, views, num_draws, seed)
     save(sheet, out)
     sizes = ", ".join(str(size) for size in dict.fromkeys(view.size for view in views.policy.views))
-    print(f"{out}: {len(images)} images of {target}, {num_draws} draws of {views.policy.name}'s views ({sizes} px)")
+    draws = "1 draw" if num_draws == 1 else f"{num_draws} draws"
+    print(f"{out}: {len(images)} images of {target}, {draws} of the views of {views.policy.name} ({sizes} px)")
 
 
 def draw_sheet(images: Tensor, views: Views, num_draws: int, seed: int) -> Image.Image:
