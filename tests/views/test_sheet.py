@@ -68,7 +68,7 @@ def test_the_seed_decides(run, tmp_path, folder):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("photographs",), "is a folder: say which with --recipe"),
+        (("photographs",), "photographs has no recipe of its own: choose one with --recipe"),
         (("stl10",), "has no recipe of its own"),
         (("digits", "--recipe", "cifar"), "there is no policy 'cifar'"),
         (("digits", "--out", "views.jpg"), "must end in .png"),

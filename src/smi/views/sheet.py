@@ -11,7 +11,6 @@ from torch import Tensor
 from smi.data import load
 from smi.data.batches import derive, permutation
 from smi.data.places import disk_errors
-from smi.data.sources import NAMES
 from smi.errors import UserError
 from smi.views.policies import RECIPES, Policy, policy
 from smi.views.views import Views
@@ -28,8 +27,9 @@ def write_sheet(target: str, *, recipe: str | None, out: Path, root: Path | None
     if not out.parent.is_dir():
         raise UserError(f"there is no folder {out.parent}: make it, or choose another --out")
     if recipe is None and target not in RECIPES:
-        kind = "has no recipe of its own" if target in NAMES else "is a folder"
-        raise UserError(f"{target} {kind}: say which with --recipe ({', '.join(RECIPES)}; also with -multicrop or -jigsaw)")
+        raise UserError(
+            f"{target} has no recipe of its own: choose one with --recipe ({', '.join(RECIPES)}; also with -multicrop or -jigsaw)"
+        )
     views = Views(policy(recipe or target))
     # Few images are wanted: from a folder these alone are decoded, to the very pixels that a cache of all would hold.
     store = load(target, "train", root=root, largest_cache=0)
