@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 RESULTS = Path(__file__).parent.parent / "results" / "benchmark-views.json"
-ROUNDS = 7
+ROUNDS = 9
 SETTINGS = {"cifar10": (32, 256), "imagenette": (160, 48), "imagenet": (256, 32)}  # pixels of the images, how many
 OURS, PLAIN = "smi", "smi, PyTorch's operations"
 PIL, TENSORS, KORNIA, LIGHTLY = "torchvision on PIL", "torchvision v2 on tensors", "kornia", "lightly"
@@ -170,17 +170,15 @@ def lightly_pair(chosen):
 
 
 def turns(contestants: dict[str, Callable[[], object]], num_views: int) -> dict[str, list[float]]:
-    """Views a second by name, once in each round; the quick run several times and their median counts."""
+    """Views a second by name, once in each round."""
     rates: dict[str, list[float]] = {name: [] for name in contestants}
     for current in range(1 + ROUNDS):
         for name, step in contestants.items():
-            seconds = []
-            for _ in range(5 if name == OURS else 1):
-                start = time.perf_counter()
-                step()
-                seconds.append(time.perf_counter() - start)
+            start = time.perf_counter()
+            step()
+            seconds = time.perf_counter() - start
             if current > 0:
-                rates[name].append(num_views / statistics.median(seconds))
+                rates[name].append(num_views / seconds)
     return rates
 
 

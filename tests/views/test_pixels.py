@@ -32,7 +32,7 @@ def make(request):
 
 
 def close(found: Tensor, images: Tensor, expected, levels: float = 1.0) -> None:
-    """To a float image's result by a hundredth of a grey level; to a uint8 image's, which torchvision cuts to whole levels, by one."""
+    """To a float image's result by a fiftieth of a grey level; to a uint8 image's, which torchvision cuts to whole levels, by one."""
     floats = torch.stack([expected(i, image.float() / 255) for i, image in enumerate(images)]) * 255
     assert (found - floats).abs().max() < 0.02
     bytes_ = torch.stack([expected(i, image) for i, image in enumerate(images)])
