@@ -23,7 +23,7 @@ from smi.views.draws import Parameters
 from smi.views.policies import Triple
 
 SOURCE = Path(__file__).with_name("kernel.cpp")
-PATIENCE = 60  # seconds: a compiler that takes longer has not finished
+PATIENCE = 30  # seconds: some 2 are usual, and a run should not wait a minute for its first batch
 # What -ffast-math would allow, but for what changes how the whole process rounds: it would be linked in.
 FREE_MATH = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-ffinite-math-only")
 FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-pthread", *FREE_MATH)

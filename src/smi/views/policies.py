@@ -55,7 +55,7 @@ _CIFAR = _twice(View(32, scale=(0.2, 1.0)))
 _IMAGENETTE = _twice(View(160, scale=(0.08, 1.0), saturation=0.4, solarize_p=0.2))
 _IMAGENET = View(224, scale=(0.08, 1.0), blur_p=1.0)
 # Grey strokes that fill their 8 x 8 pixels: mirrored they would be other signs, and colour says nothing. They move and grow within a
-# frame one pixel wider, never so far that a 0 becomes a u, and their ink is paler or darker.
+# frame one pixel wider, seldom so far that a 0 opens into a u, and their ink is paler or darker.
 _DIGITS = View(8, scale=(0.64, 1.0), ratio=(0.85, 1 / 0.85), pad=1, flip_p=0.0, saturation=0.0, hue=0.0, gray_p=0.0, blur_p=0.0)
 
 RECIPES = {
