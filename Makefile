@@ -34,6 +34,7 @@ format: $(STAMP)  ## Format the code and mend what the linter can
 bench: $(STAMP)  ## Run the benchmarks (minutes; keep the machine quiet)
 	$(BIN)/python benchmarks/losses.py
 	$(BIN)/python benchmarks/data.py
+	$(BIN)/python benchmarks/views.py
 
 docs: $(STAMP)  ## Regenerate the parts of README.md and docs/ that commands print
 	$(BIN)/python docs/generate.py

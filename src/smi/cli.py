@@ -41,6 +41,7 @@ def parser() -> Parser:
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_cost(commands)
     _add_data(commands)
+    _add_views(commands)
     return root
 
 
@@ -83,6 +84,39 @@ def _data(arguments: argparse.Namespace) -> None:
     from smi.data.describe import print_data
 
     print_data(arguments.target, root=arguments.root, as_json=arguments.json)
+
+
+def _add_views(commands: "argparse._SubParsersAction[Parser]") -> None:
+    command = commands.add_parser(
+        "views",
+        help="draw what pretraining would see of some images: a contact sheet",
+        description="Write a PNG with some images of a set or folder and, beside each, several draws of its views under a recipe.",
+        allow_abbrev=False,
+    )
+    command.add_argument("target", metavar="NAME|PATH", help="a name, or a folder of images (./digits for a folder of that name)")
+    command.add_argument(
+        "--recipe",
+        metavar="NAME",
+        help="digits, cifar10, cifar100, imagenette, imagewoof or imagenet, also with -multicrop or -jigsaw (default: that of the name)",
+    )
+    command.add_argument("--out", type=Path, default=Path("views.png"), metavar="FILE", help="the PNG to write (default: %(default)s)")
+    command.add_argument("--root", type=Path, metavar="DIR", help="where named sets lie (default: data in smi's cache folder)")
+    command.add_argument("--seed", type=int, default=0, metavar="S", help="which images and draws (default: %(default)s)")
+    command.add_argument("--rows", type=_positive, default=6, metavar="R", help="how many images (default: %(default)s)")
+    command.set_defaults(run=_views)
+
+
+def _views(arguments: argparse.Namespace) -> None:
+    from smi.views.sheet import write_sheet
+
+    write_sheet(
+        arguments.target,
+        recipe=arguments.recipe,
+        out=arguments.out,
+        root=arguments.root,
+        seed=arguments.seed,
+        rows=arguments.rows,
+    )
 
 
 def _positive(text: str) -> int:

@@ -27,8 +27,8 @@ class Batch:
     seed: int  # for whatever is drawn for this batch, such as its views
 
     def generator(self) -> torch.Generator:
-        """A fresh one on the images' device, the same at every call."""
-        return torch.Generator(self.images.device).manual_seed(self.seed)
+        """A fresh one, the same at every call; on the CPU wherever the images are, so that every device is given the same numbers."""
+        return torch.Generator().manual_seed(self.seed)
 
     def to(self, device: torch.device | str) -> "Batch":
         return replace(self, images=self.images.to(device, non_blocking=True), index=self.index.to(device, non_blocking=True))

@@ -1,0 +1,290 @@
+"""Views a second against torchvision, kornia and lightly, and how far our pixels are from torchvision's.
+
+    python benchmarks/views.py                 about two minutes; prints the table, writes results/benchmark-views.json
+    python benchmarks/views.py --show          prints the table of that file again
+
+One thread for everyone, the same policy, the same images, already in memory as each wants them: PIL images, uint8 tensors or a batch.
+Everyone makes normalised float views of a whole batch, and both views of each image. Opponents are used as their documentation does:
+torchvision and lightly image by image, stacked; kornia as a sequence of modules on the batch. All take turns, round after round, after one
+that warms up; a ratio is the median over rounds of the ratio within a round.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+RESULTS = Path(__file__).parent.parent / "results" / "benchmark-views.json"
+ROUNDS = 9
+SETTINGS = {"cifar10": (32, 256), "imagenette": (160, 48), "imagenet": (256, 32)}  # pixels of the images, how many
+OURS, PLAIN = "smi", "smi, PyTorch's operations"
+PIL, TENSORS, KORNIA, LIGHTLY = "torchvision on PIL", "torchvision v2 on tensors", "kornia", "lightly"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--show", action="store_true", help="print the table of the last run instead of running")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    if not arguments.show:
+        results = run()
+        arguments.out.parent.mkdir(exist_ok=True)
+        arguments.out.write_text(json.dumps(results, indent=2) + "\n")
+    print(table(json.loads(arguments.out.read_text())))
+
+
+def run() -> dict:
+    import kornia
+    import lightly
+    import torch
+    import torchvision
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    rounds, distances = {}, {}
+    for name, (pixels, n) in SETTINGS.items():
+        images = pictures(n, pixels)
+        rounds[name] = turns(contestants(name, images), 2 * n)
+        distances[name] = distance(name, images)
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": commit.stdout.strip(),
+        "hardware": f"{processor()}, 1 thread",
+        "versions": {
+            "python": platform.python_version(),
+            **{module.__name__: module.__version__ for module in (torch, torchvision, kornia, lightly)},
+        },
+        "compile_seconds": compile_seconds(),
+        "views_per_second": rounds,
+        "grey_levels": distances,
+    }
+
+
+def contestants(name: str, images) -> dict[str, Callable[[], object]]:
+    import torch
+    from torchvision.transforms.functional import to_pil_image
+
+    from smi.views import Views, policy
+
+    chosen = policy(name)
+    generator = torch.Generator().manual_seed(0)
+    ours, plain = Views(chosen, compiled=True), Views(chosen, compiled=False)
+    pils = [to_pil_image(image) for image in images]
+    pil_views = [torchvision_pil(view, chosen) for view in chosen.views]
+    tensor_views = [torchvision_tensors(view, chosen) for view in chosen.views]
+    kornia_views = [kornia_batch(view, chosen) for view in chosen.views]
+    pair = lightly_pair(chosen)
+    return {
+        OURS: lambda: ours(images, generator),
+        PLAIN: lambda: plain(images, generator),
+        PIL: lambda: [torch.stack([view(image) for image in pils]) for view in pil_views],
+        TENSORS: lambda: [torch.stack([view(image) for image in images]) for view in tensor_views],
+        KORNIA: lambda: [view(images.float() / 255) for view in kornia_views],
+        LIGHTLY: lambda: [torch.stack(view) for view in zip(*(pair(image) for image in pils), strict=True)],
+    }
+
+
+def torchvision_pil(view, chosen):
+    from torchvision import transforms as T
+
+    return T.Compose(
+        [
+            T.RandomResizedCrop(view.size, view.scale),
+            T.RandomHorizontalFlip(view.flip_p),
+            T.RandomApply([T.ColorJitter(view.brightness, view.contrast, view.saturation, view.hue)], view.jitter_p),
+            T.RandomGrayscale(view.gray_p),
+            T.RandomApply([T.GaussianBlur(view.blur_kernel, view.sigma)], view.blur_p),
+            T.RandomSolarize(128, view.solarize_p),
+            T.ToTensor(),
+            T.Normalize(chosen.mean, chosen.std),
+        ]
+    )
+
+
+def torchvision_tensors(view, chosen):
+    import torch
+    from torchvision.transforms import v2 as T
+
+    return T.Compose(
+        [
+            T.RandomResizedCrop(view.size, view.scale, antialias=True),
+            T.RandomHorizontalFlip(view.flip_p),
+            T.RandomApply([T.ColorJitter(view.brightness, view.contrast, view.saturation, view.hue)], view.jitter_p),
+            T.RandomGrayscale(view.gray_p),
+            T.RandomApply([T.GaussianBlur(view.blur_kernel, view.sigma)], view.blur_p),
+            T.RandomSolarize(128, view.solarize_p),
+            T.ToDtype(torch.float32, scale=True),
+            T.Normalize(chosen.mean, chosen.std),
+        ]
+    )
+
+
+def kornia_batch(view, chosen):
+    import kornia.augmentation as K
+    from torch import nn, tensor
+
+    return nn.Sequential(
+        K.RandomResizedCrop((view.size, view.size), view.scale),
+        K.RandomHorizontalFlip(view.flip_p),
+        K.ColorJitter(view.brightness, view.contrast, view.saturation, view.hue, p=view.jitter_p),
+        K.RandomGrayscale(p=view.gray_p),
+        K.RandomGaussianBlur((view.blur_kernel, view.blur_kernel), view.sigma, p=view.blur_p),
+        *([K.RandomSolarize(p=view.solarize_p)] if view.solarize_p else []),
+        K.Normalize(tensor(chosen.mean), tensor(chosen.std)),
+    )
+
+
+def lightly_pair(chosen):
+    from lightly.transforms.byol_transform import BYOLTransform, BYOLView1Transform, BYOLView2Transform
+
+    def numbers(view) -> dict:
+        return {
+            "input_size": view.size,
+            "cj_prob": view.jitter_p,
+            "cj_bright": view.brightness,
+            "cj_contrast": view.contrast,
+            "cj_sat": view.saturation,
+            "cj_hue": view.hue,
+            "min_scale": view.scale[0],
+            "random_gray_scale": view.gray_p,
+            "gaussian_blur": view.blur_p,
+            "solarization_prob": view.solarize_p,
+            "sigmas": view.sigma,
+            "hf_prob": view.flip_p,
+            "normalize": {"mean": chosen.mean, "std": chosen.std},
+        }
+
+    first, second = chosen.views
+    return BYOLTransform(BYOLView1Transform(**numbers(first)), BYOLView2Transform(**numbers(second)))
+
+
+def turns(contestants: dict[str, Callable[[], object]], num_views: int) -> dict[str, list[float]]:
+    """Views a second by name, once in each round."""
+    rates: dict[str, list[float]] = {name: [] for name in contestants}
+    for current in range(1 + ROUNDS):
+        for name, step in contestants.items():
+            start = time.perf_counter()
+            step()
+            seconds = time.perf_counter() - start
+            if current > 0:
+                rates[name].append(num_views / seconds)
+    return rates
+
+
+def distance(name: str, images) -> dict[str, dict[str, float]]:
+    """Between our views and torchvision's of the same images with the same parameters, in grey levels."""
+    import torch
+    from torchvision.transforms.functional import to_pil_image
+
+    from smi.views import Policy, Views, policy
+
+    views = Views(Policy("bare", policy(name).views, (0, 0, 0), (1, 1, 1)), compiled=True)
+    images = images[:24]
+    found: dict[str, list[torch.Tensor]] = {"float tensors": [], "uint8 tensors": [], "PIL images": []}
+    for parameters in views.draw(images, torch.Generator().manual_seed(0)):
+        ours = views.apply(images, parameters) * 255
+        for i, image in enumerate(images):
+            for kind, start, unit in (
+                ("float tensors", image.float() / 255, 255),
+                ("uint8 tensors", image, 1),
+                ("PIL images", to_pil_image(image), 1),
+            ):
+                found[kind].append((ours[i] - unit * follow(start, parameters, i)).abs().flatten())
+    joined = {kind: torch.cat(values) for kind, values in found.items()}
+    return {kind: {"mean": all_.mean().item(), "within_1": (all_ <= 1).float().mean().item()} for kind, all_ in joined.items()}
+
+
+def follow(image, p, i: int):
+    """torchvision's functions one after another, as our parameters say: float or uint8 [3, S, S]."""
+    import PIL.Image
+    from torchvision.transforms.v2 import functional as F
+
+    top, left, height, width = (int(side) for side in p.box[i])
+    image = F.resized_crop(image, top, left, height, width, [p.size, p.size], antialias=True)
+    if p.flip[i]:
+        image = F.horizontal_flip(image)
+    if p.jitter[i]:
+        jitters = (F.adjust_brightness, F.adjust_contrast, F.adjust_saturation, F.adjust_hue)
+        for kind in p.order[i].tolist():
+            image = jitters[kind](image, p.factors[i, kind].item())
+    if p.gray[i]:
+        image = F.rgb_to_grayscale(image, 3)
+    if p.blur[i]:
+        image = F.gaussian_blur(image, [p.blur_kernel] * 2, [p.sigma[i].item()])
+    is_float = not isinstance(image, PIL.Image.Image) and image.is_floating_point()
+    if p.solarize[i]:
+        image = F.solarize(image, 0.5 if is_float else 128)
+    return F.pil_to_tensor(image) if isinstance(image, PIL.Image.Image) else image
+
+
+def compile_seconds() -> list[float]:
+    """What the first use on a machine waits for, three times over: into an empty cache, by a process of its own."""
+    code = "import time; from smi.views import compiled; t = time.perf_counter(); compiled.find_kernel(); print(time.perf_counter() - t)"
+    seconds = []
+    for _ in range(3):
+        with tempfile.TemporaryDirectory() as scratch:
+            found = subprocess.run(
+                [sys.executable, "-c", code], env={**os.environ, "SMI_CACHE": scratch}, capture_output=True, text=True, check=True
+            )
+        seconds.append(float(found.stdout))
+    return seconds
+
+
+def pictures(n: int, pixels: int):
+    """Smooth noise in all colours; what is in an image hardly changes how long its views take."""
+    import torch
+
+    x = torch.nn.functional.interpolate(torch.rand(n, 3, 8, 8) * 1.4 - 0.2, (pixels, pixels), mode="bicubic")
+    return ((x + 0.03 * torch.randn(x.shape)).clamp(0, 1) * 255).byte()
+
+
+def ratio(rates: dict[str, list[float]], opponent: str) -> float:
+    return statistics.median(ours / theirs for ours, theirs in zip(rates[OURS], rates[opponent], strict=True))
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def table(results: dict) -> str:
+    rates = results["views_per_second"]
+    opponents = (PIL, TENSORS, KORNIA, LIGHTLY)
+    rows = [("cifar10, 32 px", "cifar10", PIL, 8), ("cifar10, 32 px", "cifar10", KORNIA, 4)]
+    for label, name, target in (("imagenette, 160 px", "imagenette", 4), ("imagenet, 224 px of 256", "imagenet", 3)):
+        fastest = min(opponents, key=lambda opponent: ratio(rates[name], opponent))
+        rows.append((label, name, fastest, target))
+    lines = ["| views a second: ours ÷ theirs | measured | asked for |", "|---|---:|---:|"]
+    for label, name, opponent, target in rows:
+        fastest = " (the fastest opponent)" if target in (4, 3) and name != "cifar10" else ""
+        lines.append(f"| {label} ÷ {opponent}{fastest} | {ratio(rates[name], opponent):.1f} | ≥ {target} |")
+    lines += ["", f"| views a second | {' | '.join(rates)} |", f"|---|{'---:|' * len(rates)}"]
+    for contestant in rates["cifar10"]:
+        cells = " | ".join(f"{statistics.median(rates[name][contestant]):,.0f}" for name in rates)
+        lines.append(f"| {contestant} | {cells} |")
+    lines += ["", f"| our pixels against torchvision's, same parameters | {' | '.join(rates)} |", f"|---|{'---:|' * len(rates)}"]
+    for kind in results["grey_levels"]["cifar10"]:
+        found = [results["grey_levels"][name][kind] for name in rates]
+        cells = " | ".join(f"{one['mean']:.2g} ({100 * one['within_1']:.3g} %)" for one in found)
+        lines.append(f"| on {kind}: mean difference in grey levels (share within 1) | {cells} |")
+    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    first = f"Compiling the kernel, once on a machine: {statistics.median(results['compile_seconds']):.1f} s."
+    return "\n".join([*lines, "", first, "", f"{results['date']}, commit {results['commit']}, {results['hardware']}, {versions}."])
+
+
+if __name__ == "__main__":
+    main()

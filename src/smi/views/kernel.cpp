@@ -1,0 +1,267 @@
+// One view of each image of a batch: what pixels.py does, image by image, so that an image stays in the cache from crop to normalising.
+// Compiled on first use by compiled.py, which also checks what is passed in. Pixels are float between 0 and 1, planes [size * size].
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <thread>
+#include <vector>
+
+extern "C" {
+struct Batch {
+  const uint8_t* images;    // [n, 3, height, width]
+  float* out;               // [n, 3, size, size]
+  const float* box;         // [n, 4]: top, left, height, width
+  const uint8_t* flip;      // [n]
+  const uint8_t* jitter;    // [n]
+  const int64_t* order;     // [n, 4]
+  const float* factors;     // [n, 4]
+  const uint8_t* gray;      // [n]
+  const uint8_t* blur;      // [n]
+  const float* sigma;       // [n]
+  const uint8_t* solarize;  // [n]
+  int64_t n, height, width, size, pad, blur_kernel, threads;
+  float mean[3], std[3];
+};
+}
+
+namespace {
+
+enum { BRIGHTNESS, CONTRAST, SATURATION, HUE };
+constexpr float RED = 0.2989f, GREEN = 0.587f, BLUE = 0.114f;
+constexpr int WORD = 4;    // pixels that are read at once where a resize looks at no more
+constexpr int BLOCK = 32;  // floats that are summed at once: planes and rows have as many to spare behind them
+constexpr float NEGLIGIBLE = 1e-4f;  // of a Gaussian's peak: together such taps are worth less than a tenth of a grey level
+
+typedef float Vector __attribute__((vector_size(32), aligned(4), may_alias));
+
+// Sum of weight[t] * line(t)[x] for the BLOCK values of x from `x` on, in registers.
+template <class Line>
+inline void weigh(float* out, int taps, const float* weight, Line line) {
+  Vector a = {}, b = {}, c = {}, d = {};
+  for (int t = 0; t < taps; t++) {
+    const Vector* source = reinterpret_cast<const Vector*>(line(t));
+    a += weight[t] * source[0];
+    b += weight[t] * source[1];
+    c += weight[t] * source[2];
+    d += weight[t] * source[3];
+  }
+  Vector* target = reinterpret_cast<Vector*>(out);
+  target[0] = a, target[1] = b, target[2] = c, target[3] = d;
+}
+
+// Which pixels of a line each of `size` outputs looks at, from start[i] on, and what each is worth: weight[i * most + t].
+struct Taps {
+  int most = 0;
+  std::vector<int> start, count;
+  std::vector<float> weight;
+
+  void fill(float begin, float length, int pixels, int size, bool flip) {
+    const float scale = length / size, support = std::max(scale, 1.0f);
+    const int low = std::floor(begin), high = std::ceil(begin + length);
+    most = 2 * (int)std::ceil(support) + 1;
+    start.assign(size, 0), count.assign(size, 0), weight.assign((size_t)size * most, 0.0f);
+    for (int i = 0; i < size; i++) {
+      const float center = begin + scale * (i + 0.5f);
+      const int first = std::max(low, (int)std::floor(center - support + 0.5f));
+      const int last = std::min({high, (int)std::floor(center + support + 0.5f), first + most});
+      const int o = flip ? size - 1 - i : i;
+      float* w = &weight[(size_t)o * most];
+      float sum = 0;
+      for (int j = first; j < last; j++) sum += std::max(0.0f, 1 - std::fabs(j + 0.5f - center) / support);
+      const int from = std::max(first, 0), to = std::min(last, pixels);  // what is outside is black
+      if (from >= to) continue;
+      start[o] = from, count[o] = to - from;
+      for (int j = from; j < to; j++) w[j - from] = std::max(0.0f, 1 - std::fabs(j + 0.5f - center) / support) / sum;
+    }
+  }
+};
+
+struct Scratch {
+  Taps rows, columns;
+  std::vector<float> planes, line, middle, columns_by_tap, kernel;
+  std::vector<uint8_t> bytes;
+  std::vector<uint32_t> words;
+
+  // Many pixels a column: add them one by one.
+  void shrink_line(float* out, int size) const {
+    for (int i = 0; i < size; i++) {
+      const float* w = &columns.weight[(size_t)i * columns.most];
+      const uint8_t* source = &bytes[columns.start[i]];
+      float sum = 0;
+      for (int t = 0; t < columns.count[i]; t++) sum += w[t] * source[t];
+      out[i] = sum * (1 / 255.0f);
+    }
+  }
+
+  // At most four: fetched as one word each, they are weighed many columns at a time.
+  void resize_line(float* out, int size) {
+    for (int i = 0; i < size; i++) std::memcpy(&words[i], &bytes[columns.start[i]], WORD);
+    const uint32_t* word = words.data();
+    const float *w0 = &columns_by_tap[0], *w1 = w0 + size, *w2 = w1 + size, *w3 = w2 + size;
+    for (int i = 0; i < size; i++) {
+      out[i] = w0[i] * (int)(word[i] & 255) + w1[i] * (int)(word[i] >> 8 & 255) + w2[i] * (int)(word[i] >> 16 & 255) +
+               w3[i] * (int)(word[i] >> 24);
+    }
+  }
+
+  void resized_crop(const Batch& b, int64_t n) {
+    const int size = b.size, height = b.height, width = b.width;
+    const float* box = b.box + 4 * n;
+    rows.fill(box[0], box[2], height, size, false);
+    columns.fill(box[1], box[3], width, size, b.flip[n]);
+    const bool by_words = *std::max_element(columns.count.begin(), columns.count.end()) <= WORD;
+    if (by_words) {
+      columns_by_tap.assign((size_t)WORD * size, 0.0f);
+      for (int i = 0; i < size; i++) {
+        for (int t = 0; t < columns.count[i]; t++) {
+          columns_by_tap[(size_t)t * size + i] = columns.weight[(size_t)i * columns.most + t] * (1 / 255.0f);
+        }
+      }
+    }
+    const int top = std::max(0, (int)std::floor(box[0])), bottom = std::min(height, (int)std::ceil(box[0] + box[2]));
+    middle.resize((size_t)std::max(0, bottom - top) * size + BLOCK);
+    words.resize(size);
+    bytes.assign(width + WORD, 0);
+    for (int c = 0; c < 3; c++) {
+      for (int y = top; y < bottom; y++) {
+        std::memcpy(bytes.data(), b.images + ((n * 3 + c) * height + y) * width, width);
+        float* out = &middle[(size_t)(y - top) * size];
+        by_words ? resize_line(out, size) : shrink_line(out, size);
+      }
+      for (int i = 0; i < size; i++) {
+        const float* source = middle.data() + (std::ptrdiff_t)(rows.start[i] - top) * size;
+        for (int x = 0; x < size; x += BLOCK) {
+          weigh(plane(c) + (size_t)i * size + x, rows.count[i], &rows.weight[(size_t)i * rows.most],
+                [&](int t) { return source + (size_t)t * size + x; });
+        }
+      }
+    }
+  }
+
+  // The three planes and one more to blur into, each with room behind it.
+  size_t area = 0;
+  float* plane(int c) { return planes.data() + c * (area + BLOCK); }
+
+  void blend(int kind, float factor) {
+    float *r = plane(0), *g = plane(1), *b = plane(2);
+    const float rest = 1 - factor, own = kind == SATURATION ? rest : 0.0f;
+    float fixed = 0;
+    if (kind == CONTRAST) {
+      float sum = 0;
+      for (size_t i = 0; i < area; i++) sum += RED * r[i] + GREEN * g[i] + BLUE * b[i];
+      fixed = rest * sum / area;
+    }
+    for (size_t i = 0; i < area; i++) {
+      const float level = own * (RED * r[i] + GREEN * g[i] + BLUE * b[i]) + fixed;
+      r[i] = std::min(std::max(factor * r[i] + level, 0.0f), 1.0f);
+      g[i] = std::min(std::max(factor * g[i] + level, 0.0f), 1.0f);
+      b[i] = std::min(std::max(factor * b[i] + level, 0.0f), 1.0f);
+    }
+  }
+
+  void shift_hue(float shift) {
+    float *red = plane(0), *green = plane(1), *blue = plane(2);
+    for (size_t i = 0; i < area; i++) {
+      const float r = red[i], g = green[i], b = blue[i];
+      const float value = std::max(r, std::max(g, b)), chroma = value - std::min(r, std::min(g, b));
+      const float inverse = 1 / (chroma == 0 ? 1.0f : chroma);
+      float hue = value == r ? (g - b) * inverse : value == g ? (b - r) * inverse + 2 : (r - g) * inverse + 4;
+      hue += 6 * shift;
+      hue = hue < 0 ? hue + 6 : hue;
+      hue = hue >= 6 ? hue - 6 : hue;
+      const float k5 = hue + 5 >= 6 ? hue - 1 : hue + 5, k3 = hue + 3 >= 6 ? hue - 3 : hue + 3, k1 = hue + 1 >= 6 ? hue - 5 : hue + 1;
+      red[i] = value - chroma * std::min(std::max(std::min(k5, 4 - k5), 0.0f), 1.0f);
+      green[i] = value - chroma * std::min(std::max(std::min(k3, 4 - k3), 0.0f), 1.0f);
+      blue[i] = value - chroma * std::min(std::max(std::min(k1, 4 - k1), 0.0f), 1.0f);
+    }
+  }
+
+  void to_gray() {
+    float *r = plane(0), *g = plane(1), *b = plane(2);
+    for (size_t i = 0; i < area; i++) r[i] = RED * r[i] + GREEN * g[i] + BLUE * b[i];
+  }
+
+  void gaussian_blur(int c, int size, float sigma, int blur_kernel) {
+    int radius = 0;
+    while (radius < blur_kernel / 2 && std::exp(-0.5f * (radius + 1) * (radius + 1) / (sigma * sigma)) > NEGLIGIBLE) radius++;
+    if (radius == 0) return;
+    kernel.resize(2 * radius + 1);
+    float sum = 0;
+    for (int t = -radius; t <= radius; t++) sum += kernel[t + radius] = std::exp(-0.5f * t * t / (sigma * sigma));
+    for (float& weight : kernel) weight /= sum;
+    line.resize(size + 2 * radius + BLOCK);
+    float *source = plane(c), *blurred = plane(3);
+    for (int y = 0; y < size; y++) {
+      const float* row = source + (size_t)y * size;
+      std::memcpy(&line[radius], row, size * sizeof(float));
+      for (int t = 1; t <= radius; t++) line[radius - t] = row[t], line[radius + size - 1 + t] = row[size - 1 - t];
+      for (int x = 0; x < size; x += BLOCK) {
+        weigh(blurred + (size_t)y * size + x, 2 * radius + 1, kernel.data(), [&](int t) { return &line[x + t]; });
+      }
+    }
+    for (int y = 0; y < size; y++) {
+      for (int x = 0; x < size; x += BLOCK) {
+        weigh(source + (size_t)y * size + x, 2 * radius + 1, kernel.data(), [&](int t) {
+          int reflected = std::abs(y + t - radius);
+          if (reflected >= size) reflected = 2 * size - 2 - reflected;
+          return blurred + (size_t)reflected * size + x;
+        });
+      }
+    }
+  }
+
+  void make_view(const Batch& b, int64_t n) {
+    resized_crop(b, n);
+    if (b.jitter[n]) {
+      for (int turn = 0; turn < 4; turn++) {
+        const int kind = b.order[4 * n + turn];
+        const float factor = b.factors[4 * n + kind];
+        if (kind != HUE && factor != 1) blend(kind, factor);
+        if (kind == HUE && factor != 0) shift_hue(factor);
+      }
+    }
+    if (b.gray[n]) to_gray();
+    for (int c = 0; c < 3; c++) {
+      const int from = b.gray[n] ? 0 : c;
+      if (b.blur[n] && from == c) gaussian_blur(c, b.size, b.sigma[n], b.blur_kernel);
+      const float *x = plane(from), mean = b.mean[c], scale = 1 / b.std[c];
+      float* out = b.out + (n * 3 + c) * area;
+      if (b.solarize[n]) {
+        for (size_t i = 0; i < area; i++) out[i] = ((x[i] >= 0.5f ? 1 - x[i] : x[i]) - mean) * scale;
+      } else {
+        for (size_t i = 0; i < area; i++) out[i] = (x[i] - mean) * scale;
+      }
+    }
+  }
+};
+
+}  // namespace
+
+// 0, or 1 where memory or threads ran out.
+extern "C" int smi_make_views(const Batch* batch) {
+  std::atomic<int64_t> next{0};
+  std::atomic<int> failed{0};
+  auto work = [&] {
+    try {
+      Scratch scratch;
+      scratch.area = (size_t)batch->size * batch->size;
+      scratch.planes.resize(4 * (scratch.area + BLOCK));
+      for (int64_t n; (n = next++) < batch->n;) scratch.make_view(*batch, n);
+    } catch (...) {
+      failed = 1;
+    }
+  };
+  std::vector<std::thread> others;
+  try {
+    for (int64_t i = 1; i < std::min(batch->threads, batch->n); i++) others.emplace_back(work);
+  } catch (...) {  // fewer threads will do
+  }
+  work();
+  for (std::thread& thread : others) thread.join();
+  return failed;
+}

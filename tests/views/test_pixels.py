@@ -1,0 +1,235 @@
+"""Every operation against torchvision's on the same image and parameters, by PyTorch's operations and by the kernel alike."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torchvision.transforms.v2.functional as tv
+from cases import NO_MEAN, UNIT_STD, nothing, pictures, select
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from smi.views import RECIPES, View, Views, policy
+from smi.views.compiled import find_kernel
+from smi.views.draws import draw
+from smi.views.pixels import gaussian_kernel, make_view
+
+N = 12
+ON = torch.ones(N, dtype=torch.bool)
+
+
+@pytest.fixture(params=["torch", "compiled"])
+def make(request):
+    """(images, parameters) to pixels from 0 to 255, one way and the other."""
+    if request.param == "torch":
+        backend = make_view
+    else:
+        backend = find_kernel()
+        if backend is None:
+            pytest.skip("no C++ compiler")
+    return lambda images, parameters: backend(images, parameters, NO_MEAN, UNIT_STD) * 255
+
+
+def close(found: Tensor, images: Tensor, expected, levels: float = 1.0) -> None:
+    """To a float image's result by a fiftieth of a grey level; to a uint8 image's, which torchvision cuts to whole levels, by one."""
+    floats = torch.stack([expected(i, image.float() / 255) for i, image in enumerate(images)]) * 255
+    assert (found - floats).abs().max() < 0.02
+    bytes_ = torch.stack([expected(i, image) for i, image in enumerate(images)])
+    assert (found - bytes_).abs().max() <= levels + 0.02
+
+
+BOXES = [(0, 0, 40, 48), (3, 5, 20, 31), (10, 0, 30, 8), (39, 47, 1, 1), (0, 20, 40, 2), (7, 7, 33, 41)]
+
+
+@pytest.mark.parametrize("size", [2, 7, 16, 32, 33, 40, 64, 100])
+@pytest.mark.parametrize("flip", [False, True])
+def test_resized_crop(make, size, flip):
+    images = pictures(N, 40, 48)
+    box = torch.tensor([BOXES[i % len(BOXES)] for i in range(N)])
+    found = make(images, nothing(N, 40, 48, size, box=box.float(), flip=ON & flip))
+
+    def expected(i, image):
+        top, left, height, width = box[i].tolist()
+        image = tv.resized_crop(image, top, left, height, width, [size, size], antialias=True)
+        return tv.horizontal_flip(image) if flip else image
+
+    close(found, images, expected)
+
+
+def test_crop_of_a_padded_image(make):
+    images = pictures(N, 8, 8)
+    box = torch.tensor([[-1, -1, 10, 10], [-2, 3, 7, 7], [0, 0, 8, 8], [5, 5, 5, 5]]).repeat(3, 1)
+    found = make(images, nothing(N, 8, 8, 9, pad=2, box=box.float()))
+
+    def expected(i, image):
+        top, left, height, width = box[i].tolist()
+        return tv.resized_crop(tv.pad(image, [2, 2, 2, 2]), top + 2, left + 2, height, width, [9, 9], antialias=True)
+
+    close(found, images, expected)
+
+
+OPERATIONS = [tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue]
+
+
+@pytest.mark.parametrize("kind", range(4))
+def test_one_jitter(make, kind):
+    images = pictures(N, 24, 24)
+    values = torch.linspace(-0.5, 0.5, N) if kind == 3 else torch.linspace(0, 2, N)
+    factors = torch.tensor([[1.0, 1.0, 1.0, 0.0]]).repeat(N, 1)
+    factors[:, kind] = values
+    found = make(images, nothing(N, 24, 24, jitter=ON, factors=factors))
+    # Of a uint8 image torchvision also cuts the grey that contrast and saturation move away from, here with a weight of up to one.
+    close(found, images, lambda i, image: OPERATIONS[kind](image, values[i].item()), levels=2.0 if kind in (1, 2) else 1.0)
+
+
+def test_jitter_in_every_order(make):
+    orders = torch.tensor([[a, b, c, 6 - a - b - c] for a in range(4) for b in range(4) for c in range(4) if len({a, b, c}) == 3])
+    images = pictures(len(orders), 16, 16)
+    factors = torch.tensor([[1.3, 0.7, 1.4, 0.08]]).repeat(len(orders), 1)
+    found = make(images, nothing(len(orders), 16, 16, jitter=torch.ones(len(orders), dtype=torch.bool), order=orders, factors=factors))
+    for i, image in enumerate(images):
+        x = image.float() / 255
+        for kind in orders[i].tolist():
+            x = OPERATIONS[kind](x, factors[i, kind].item())
+        assert (found[i] - x * 255).abs().max() < 0.02
+
+
+def test_gray(make):
+    images = pictures(N, 16, 16)
+    found = make(images, nothing(N, 16, 16, gray=ON))
+    close(found, images, lambda i, image: tv.rgb_to_grayscale(image, 3))
+
+
+@pytest.mark.parametrize(("size", "kernel"), [(8, 3), (32, 3), (33, 7), (64, 17)])
+def test_blur(make, size, kernel):
+    images = pictures(N, size, size)
+    sigma = torch.linspace(0.1, 2, N)
+    found = make(images, nothing(N, size, size, blur=ON, sigma=sigma, blur_kernel=kernel))
+    floats = torch.stack([tv.gaussian_blur(image / 255, [kernel] * 2, [s.item()]) for image, s in zip(images, sigma, strict=True)]) * 255
+    assert (found - floats).abs().max() < 0.1  # the kernel leaves out taps that weigh nothing
+    bytes_ = torch.stack([tv.gaussian_blur(image, [kernel] * 2, [s.item()]) for image, s in zip(images, sigma, strict=True)])
+    assert (found - bytes_).abs().max() < 1
+
+
+def test_gray_then_blur(make):
+    images = pictures(N, 32, 32)
+    found = make(images, nothing(N, 32, 32, gray=ON, blur=ON, blur_kernel=5, sigma=torch.full((N,), 1.5)))
+    close(found, images, lambda i, image: tv.gaussian_blur(tv.rgb_to_grayscale(image, 3), [5, 5], [1.5]), levels=1.5)
+
+
+def test_solarize(make):
+    levels = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16).expand(N, 3, 16, 16)
+    found = make(levels, nothing(N, 16, 16, solarize=ON))
+    expected = tv.solarize(levels, 128)
+    assert (found - expected).abs().max() < 1e-3
+
+
+def test_nothing_is_nothing(make):
+    images = pictures(N, 16, 16)
+    assert (make(images, nothing(N, 16, 16)) - images).abs().max() < 1e-3
+
+
+def test_operations_touch_only_their_own_images(make):
+    images = pictures(N, 16, 16)
+    rows = torch.arange(N) % 3 == 0
+    factors = torch.tensor([[0.5, 0.5, 0.5, 0.3]]).repeat(N, 1)
+    for change in (
+        {"flip": rows},
+        {"jitter": rows, "factors": factors},
+        {"gray": rows},
+        {"blur": rows, "blur_kernel": 3},
+        {"solarize": rows},
+    ):
+        found = make(images, nothing(N, 16, 16, **change))
+        assert (found - images)[~rows].abs().max() < 1e-3
+        assert (found - images)[rows].abs().max() > 1
+
+
+def test_sigma_has_torchvisions_kernel():
+    from torchvision.transforms.v2.functional._misc import _get_gaussian_kernel1d
+
+    for sigma in (0.1, 0.7, 2.0):
+        expected = _get_gaussian_kernel1d(17, sigma, torch.float32, torch.device("cpu"))
+        assert torch.allclose(gaussian_kernel(torch.tensor([sigma]), 17)[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [*RECIPES, "cifar10-multicrop", "cifar10-jigsaw", "imagenet-jigsaw"])
+def test_the_kernel_equals_the_operations(name):
+    if find_kernel() is None:
+        pytest.skip("no C++ compiler")
+    chosen = policy(name, size=None if RECIPES[name.partition("-")[0]].views[0].size < 100 else 64)
+    images = pictures(24, *(8, 8) if name == "digits" else (40, 48))
+    compiled, plain = (Views(chosen, compiled=flag)(images, torch.Generator().manual_seed(3)) for flag in (True, False))
+    std = torch.tensor(chosen.std)[:, None, None]
+    for a, b in zip(compiled, plain, strict=True):
+        assert ((a - b) * std * 255).abs().max() < 0.1
+
+
+def test_the_order_of_images_does_not_matter(make):
+    (parameters,) = draw(policy("imagenette", size=24).views[0], N, 32, 32, torch.Generator().manual_seed(0))
+    images, shuffled = pictures(N, 32, 32), torch.randperm(N)
+    assert torch.allclose(make(images[shuffled], select(parameters, shuffled)), make(images, parameters)[shuffled], atol=1e-3)
+
+
+def test_threads_do_not_change_the_kernels_pixels():
+    views = Views(policy("imagenette", size=32))
+    images, threads = pictures(N, 40, 40), torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = views(images, torch.Generator().manual_seed(0))
+        torch.set_num_threads(4)
+        together = views(images, torch.Generator().manual_seed(0))
+    finally:
+        torch.set_num_threads(threads)
+    assert views.backend == "torch" or all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(0, 5),
+    height=st.integers(1, 50),
+    width=st.integers(1, 50),
+    size=st.integers(1, 70),
+    pad=st.integers(0, 3),
+    grid=st.sampled_from([1, 1, 2, 3]),
+    seed=st.integers(0, 2**32),
+)
+def test_any_size_gives_finite_views_that_agree(n, height, width, size, pad, grid, seed):
+    view = View(size, scale=(0.05, 1.0), pad=pad, grid=grid, blur_p=0.5, solarize_p=0.3)
+    images = pictures(n, height, width, seed) if n else torch.empty(0, 3, height, width, dtype=torch.uint8)
+    kernel = find_kernel() or make_view
+    for parameters in draw(view, n, height, width, torch.Generator().manual_seed(seed)):
+        plain = make_view(images, parameters, NO_MEAN, UNIT_STD)
+        assert plain.shape == (n, 3, size, size)
+        assert plain.dtype == torch.float32
+        assert ((plain >= -1e-5) & (plain <= 1 + 1e-5)).all()
+        assert torch.allclose(kernel(images, parameters, NO_MEAN, UNIT_STD), plain, atol=4e-4)
+
+
+def test_images_that_are_not_contiguous(make):
+    images = pictures(N, 20, 20)
+    parameters = nothing(N, 20, 20, 16)
+    assert torch.allclose(make(images.to(memory_format=torch.channels_last), parameters), make(images, parameters), atol=1e-3)
+    halves = images[..., ::2, ::2]
+    assert torch.allclose(make(halves, nothing(N, 10, 10, 16)), make(halves.contiguous(), nothing(N, 10, 10, 16)), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"box": torch.tensor([[0.0, 0.0, 17.0, 16.0]]).repeat(N, 1)}, "outside its image"),
+        ({"box": torch.tensor([[-1.0, 0.0, 8.0, 8.0]]).repeat(N, 1)}, "outside its image"),
+        ({"box": torch.full((N, 4), float("nan"))}, "outside its image"),
+        ({"order": torch.full((N, 4), 4)}, "numbered 0 to 3"),
+        ({"sigma": torch.ones(N - 1)}, "sigma must be"),
+        ({"flip": torch.zeros(N)}, "flip must be"),
+        ({"blur_kernel": 33}, "does not suit"),
+    ],
+)
+def test_the_kernel_is_not_led_astray(change, message):
+    kernel = find_kernel()
+    if kernel is None:
+        pytest.skip("no C++ compiler")
+    with pytest.raises(ValueError, match=message):
+        kernel(pictures(N, 16, 16), replace(nothing(N, 16, 16), **change), NO_MEAN, UNIT_STD)

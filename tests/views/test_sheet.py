@@ -1,0 +1,86 @@
+"""smi views: once through its real entry point, then within this process, where torch need not be loaded again."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from smi.cli import main
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr."""
+        monkeypatch.setattr(sys, "argv", ["smi", "views", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "photographs"
+    root.mkdir()
+    for i in range(4):
+        pixels = np.random.default_rng(i).integers(0, 256, (5, 6, 3), dtype=np.uint8)
+        Image.fromarray(pixels).resize((60, 50)).save(root / f"{i}.png")
+    return root
+
+
+def test_a_named_set_has_its_own_recipe(tmp_path):
+    command = [sys.executable, "-m", "smi", "views", "digits", "--rows", "3"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == "views.png: 3 images of digits, 4 draws of the views of digits (8 px)\n"
+    with Image.open(tmp_path / "views.png") as sheet:
+        assert sheet.format == "PNG"
+        assert sheet.size == (9 * 96 + 4 * 20 + 4 * 4, 22 + 3 * 96 + 2 * 4)
+    assert [path.name for path in tmp_path.iterdir()] == ["views.png"]
+
+
+@pytest.mark.parametrize("recipe", ["cifar10", "cifar10-multicrop", "cifar10-jigsaw"])
+def test_a_folder_with_a_recipe(run, tmp_path, folder, recipe):
+    code, said, complained = run(str(folder), "--recipe", recipe, "--out", "sheet.png", "--rows", "99")
+    assert (code, complained) == (0, "")
+    assert recipe in said
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert np.asarray(sheet).std() > 10
+
+
+def test_the_seed_decides(run, tmp_path, folder):
+    for name, seed in (("a.png", "1"), ("b.png", "1"), ("c.png", "2")):
+        assert run(str(folder), "--recipe", "cifar10", "--seed", seed, "--out", name)[0] == 0
+    a, b, c = ((tmp_path / name).read_bytes() for name in ("a.png", "b.png", "c.png"))
+    assert a == b != c
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("photographs",), "photographs has no recipe of its own: choose one with --recipe"),
+        (("stl10",), "has no recipe of its own"),
+        (("digits", "--recipe", "cifar"), "there is no policy 'cifar'"),
+        (("digits", "--out", "views.jpg"), "must end in .png"),
+        (("digits", "--out", "nowhere/views.png"), "there is no folder nowhere"),
+        (("nothing-here", "--recipe", "cifar10"), "nothing-here"),
+        (("digits", "--rows", "0"), "--help"),
+        (("digits", "--seed", "x"), "--help"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(run, tmp_path, folder, arguments, says):
+    code, said, complained = run(*arguments)
+    assert (code, said) == (2, "")
+    assert len(complained.splitlines()) == 1
+    assert says in complained
+    assert not (tmp_path / "views.png").exists()

@@ -1,0 +1,103 @@
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from cases import pictures
+
+from smi.data import Batches, load
+from smi.views import RECIPES, Policy, View, Views, compiled, policy
+
+
+@pytest.mark.parametrize("name", [*RECIPES, "cifar10-multicrop", "cifar10-jigsaw"])
+def test_every_policy_gives_its_views(name):
+    chosen = policy(name)
+    found = Views(chosen)(pictures(3, 32, 32), torch.Generator().manual_seed(0))
+    sizes = [view.size for view in chosen.views for _ in range(view.grid**2)]
+    assert [list(x.shape) for x in found] == [[3, 3, size, size] for size in sizes]
+    assert all(x.dtype == torch.float32 and x.isfinite().all() and x.is_contiguous() for x in found)
+
+
+def test_a_batch_from_the_store_always_gives_the_same_views():
+    batches = Batches(load("digits"), 8, seed=0)
+    views = Views(policy("digits"))
+    first, again, other = (views(batches.batch(step).images, batches.batch(step).generator()) for step in (3, 3, 4))
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(first[0], other[0])
+    assert not torch.equal(first[0], first[1])
+
+
+def test_normalised():
+    plain = View(16, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip_p=0, jitter_p=0, gray_p=0, blur_p=0)
+    images = pictures(4, 16, 16)
+    for flag in (None, False):
+        (x,) = Views(Policy("plain", (plain,), (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)), compiled=flag)(images, torch.Generator())
+        expected = (images / 255 - torch.tensor([0.1, 0.2, 0.3])[:, None, None]) / torch.tensor([0.5, 0.6, 0.7])[:, None, None]
+        assert torch.allclose(x, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "images", [torch.zeros(2, 3, 8, 8), torch.zeros(3, 8, 8, dtype=torch.uint8), torch.zeros(2, 1, 8, 8, dtype=torch.uint8)]
+)
+def test_what_is_no_batch_of_images(images):
+    with pytest.raises(ValueError, match=r"images must be uint8 \[N, 3, H, W\], not"):
+        Views(policy("cifar10"))(images, torch.Generator())
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """No kernel yet, in this process or in the cache."""
+    monkeypatch.setenv("SMI_CACHE", str(tmp_path / "cache"))
+    compiled.find_kernel.cache_clear()
+    yield monkeypatch
+    compiled.find_kernel.cache_clear()
+
+
+def test_without_a_compiler_everything_works(fresh, capsys):
+    fresh.setenv("CXX", "no-such-compiler")
+    views = Views(policy("cifar10"))
+    assert views.backend == "torch"
+    assert "no C++ compiler found" in capsys.readouterr().err
+    assert len(views(pictures(2, 32, 32), torch.Generator())) == 2
+    with pytest.raises(RuntimeError, match="could not be compiled"):
+        Views(policy("cifar10"), compiled=True)
+
+
+def test_a_compiler_that_fails(fresh, tmp_path, capsys):
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\n[ \"$1\" = --version ] && exit 0\necho 'fatal error: it is broken' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    fresh.setenv("CXX", str(broken))
+    assert Views(policy("cifar10")).backend == "torch"
+    assert "it is broken" in capsys.readouterr().err
+    assert list((tmp_path / "cache" / "kernels").iterdir()) == []
+
+
+def test_compiled_once_and_found_again(fresh, tmp_path):
+    if Views(policy("cifar10")).backend == "torch":
+        pytest.skip("no C++ compiler")
+    (library,) = (tmp_path / "cache" / "kernels").iterdir()
+    compiled.find_kernel.cache_clear()
+
+    def never(*_):
+        raise AssertionError("compiled again")
+
+    fresh.setattr(compiled, "_compile", never)
+    assert Views(policy("cifar10")).backend == "compiled"
+    assert list(library.parent.iterdir()) == [library]
+
+
+def test_a_cache_that_cannot_be_written(fresh, tmp_path):
+    (tmp_path / "file").touch()
+    fresh.setenv("SMI_CACHE", str(tmp_path / "file"))
+    fresh.setattr(compiled.tempfile, "tempdir", str(tmp_path))
+    try:
+        found = subprocess.run(["c++", "--version"], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        found = False
+    assert (Views(policy("cifar10")).backend == "compiled") == found
+
+
+def test_compiled_false_asks_for_no_compiler(fresh):
+    fresh.setattr(compiled, "_build", None)
+    assert Views(policy("cifar10"), compiled=False).backend == "torch"
