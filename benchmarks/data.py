@@ -11,7 +11,6 @@ turn, round after round; medians count, after a round that warms up.
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import statistics
@@ -22,29 +21,19 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from machine import footer, stamp
+from machine import command, footer, main, stamp
 
-RESULTS = Path(__file__).parent.parent / "results" / "benchmark-data.json"
 NUM_IMAGES, RESOLUTION, ROUNDS = 4000, 224, 5
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=Path, help="a folder of JPEGs")
-    parser.add_argument("--cifar10", type=Path, help="a folder that holds cifar-10-batches-bin")
-    parser.add_argument("--show", action="store_true", help="print the table of the last run instead of running")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    if not arguments.show:
-        with tempfile.TemporaryDirectory() as scratch:
-            results = run(arguments.images or photographs(Path(scratch)), arguments.cifar10 or cifar10(Path(scratch)), Path(scratch))
-        arguments.out.parent.mkdir(exist_ok=True)
-        arguments.out.write_text(json.dumps(results, indent=2) + "\n")
-    print(table(json.loads(arguments.out.read_text())))
+def run(arguments: argparse.Namespace) -> dict:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        return measure(arguments.images or photographs(folder), arguments.cifar10 or cifar10(folder), folder)
 
 
-def run(images: Path, cifar: Path, scratch: Path) -> dict:
+def measure(images: Path, cifar: Path, scratch: Path) -> dict:
     from smi.data.cache import open_cache
     from smi.data.folders import Entry, FileSet, scan
 
@@ -163,4 +152,7 @@ def table(results: dict) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    parser = command(__doc__)
+    parser.add_argument("--images", type=Path, help="a folder of JPEGs")
+    parser.add_argument("--cifar10", type=Path, help="a folder that holds cifar-10-batches-bin")
+    main(parser, "data", run, table)

@@ -8,35 +8,19 @@ record, and the median counts. A ratio is the median over rounds of the ratio wi
 slows both sides; what takes seconds has one round only. Opponents are used as their documentation does: `criterion(z0, z1).backward()`.
 """
 
-import argparse
-import json
 import os
 import statistics
 import time
 from collections.abc import Callable, Container
-from pathlib import Path
 
-from machine import footer, stamp
+from machine import command, footer, main, stamp
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler that counts memory speaks on the terminal otherwise
 
-RESULTS = Path(__file__).parent.parent / "results" / "benchmark-losses.json"
 N, K = 256, 8192
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--show", action="store_true", help="print the table of the last run instead of running")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    if not arguments.show:
-        results = run()
-        arguments.out.parent.mkdir(exist_ok=True)
-        arguments.out.write_text(json.dumps(results, indent=2) + "\n")
-    print(table(json.loads(arguments.out.read_text())))
-
-
-def run() -> dict:
+def run(_: object) -> dict:
     import lightly
     import lightly.loss
     import torch
@@ -144,4 +128,4 @@ def table(results: dict) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    main(command(__doc__), "losses", run, table)

@@ -9,39 +9,23 @@ torchvision and lightly image by image, stacked; kornia as a sequence of modules
 that warms up; a ratio is the median over rounds of the ratio within a round.
 """
 
-import argparse
-import datetime
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-RESULTS = Path(__file__).parent.parent / "results" / "benchmark-views.json"
+from machine import command, footer, main, stamp
+
 ROUNDS = 9
 SETTINGS = {"cifar10": (32, 256), "imagenette": (160, 48), "imagenet": (256, 32)}  # pixels of the images, how many
 OURS, PLAIN = "smi", "smi, PyTorch's operations"
 PIL, TENSORS, KORNIA, LIGHTLY = "torchvision on PIL", "torchvision v2 on tensors", "kornia", "lightly"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--show", action="store_true", help="print the table of the last run instead of running")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    if not arguments.show:
-        results = run()
-        arguments.out.parent.mkdir(exist_ok=True)
-        arguments.out.write_text(json.dumps(results, indent=2) + "\n")
-    print(table(json.loads(arguments.out.read_text())))
-
-
-def run() -> dict:
+def run(_: object) -> dict:
     import kornia
     import lightly
     import torch
@@ -54,17 +38,8 @@ def run() -> dict:
         images = pictures(n, pixels)
         rounds[name] = turns(contestants(name, images), 2 * n)
         distances[name] = distance(name, images)
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
-    )
-    return {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commit": commit.stdout.strip(),
-        "hardware": f"{processor()}, 1 thread",
-        "versions": {
-            "python": platform.python_version(),
-            **{module.__name__: module.__version__ for module in (torch, torchvision, kornia, lightly)},
-        },
+    versions = {module.__name__: module.__version__ for module in (torch, torchvision, kornia, lightly)}
+    return stamp("1 thread", **versions) | {
         "compile_seconds": compile_seconds(),
         "views_per_second": rounds,
         "grey_levels": distances,
@@ -253,14 +228,6 @@ def ratio(rates: dict[str, list[float]], opponent: str) -> float:
     return statistics.median(ours / theirs for ours, theirs in zip(rates[OURS], rates[opponent], strict=True))
 
 
-def processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
 def table(results: dict) -> str:
     rates = results["views_per_second"]
     opponents = (PIL, TENSORS, KORNIA, LIGHTLY)
@@ -281,10 +248,9 @@ def table(results: dict) -> str:
         found = [results["grey_levels"][name][kind] for name in rates]
         cells = " | ".join(f"{one['mean']:.2g} ({100 * one['within_1']:.3g} %)" for one in found)
         lines.append(f"| on {kind}: mean difference in grey levels (share within 1) | {cells} |")
-    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     first = f"Compiling the kernel, once on a machine: {statistics.median(results['compile_seconds']):.1f} s."
-    return "\n".join([*lines, "", first, "", f"{results['date']}, commit {results['commit']}, {results['hardware']}, {versions}."])
+    return "\n".join([*lines, "", first, "", footer(results)])
 
 
 if __name__ == "__main__":
-    main()
+    main(command(__doc__), "views", run, table)
