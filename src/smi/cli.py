@@ -1,6 +1,7 @@
 """The command line: parses, imports what the command needs, calls one function."""
 
 import argparse
+import io
 import os
 import sys
 from pathlib import Path
@@ -18,6 +19,8 @@ class Parser(argparse.ArgumentParser):
 
 def main() -> None:
     arguments = parser().parse_args()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal need not know every letter of a file's name
     try:
         arguments.run(arguments)
         sys.stdout.flush()

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,20 @@ def test_mistakes_are_sentences(tmp_path: Path) -> None:
         read_folder(tmp_path / "absent")
     with pytest.raises(UserError, match="holds no files named like images"):
         read_folder(touch(tmp_path / "set", "notes.txt"))
+
+
+def test_a_link_to_itself_and_a_closed_folder_do_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path, "good.png")
+    (tmp_path / "self.jpg").symlink_to("self.jpg")
+    (tmp_path / "closed").mkdir()
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        if path.endswith("closed"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr("smi.data.folders.os.scandir", refuse)
+    folder = read_folder(tmp_path)
+    assert [entry.path for entry in folder.train.entries] == ["good.png", "self.jpg"]
+    assert folder.ignored == ("closed",)

@@ -6,6 +6,7 @@ import torch
 from pictures import Draw
 
 from smi.data import Batches, load, write_bad
+from smi.data.decoder import Bad
 from smi.data.sources import ArraySet
 from smi.data.store import ArrayStore, CachedStore, StreamingStore
 from smi.errors import UserError
@@ -64,7 +65,7 @@ def break_files(folder: Path) -> None:
 
 def test_bad_files_are_passed_over_and_listed(folder: Path, tmp_path: Path) -> None:
     good = load(folder, resolution=8)
-    rows = [i for i in range(12) if i not in (0, 8)]
+    rows = [{0: 1, 8: 9}.get(i, i) for i in range(12)]  # in place of a bad one, the next good one
     expected = good[torch.tensor(rows)]
     break_files(folder)
     store = load(folder, resolution=8, max_bad_share=0.5)
@@ -89,6 +90,69 @@ def test_streaming_takes_the_next_good_file(folder: Path) -> None:
     store.close()
 
 
+def test_a_step_is_the_same_cached_or_streamed_with_bad_files(folder: Path) -> None:
+    break_files(folder)
+    (folder / "train/class1/11.png").write_bytes(b"")  # the last: the next good one is the first
+    stores = [load(folder, resolution=8, max_bad_share=0.5, largest_cache=size) for size in (10**9, 0)]
+    assert len(stores[0]) == len(stores[1])
+    cached, streamed = (Batches(store, 5, seed=1) for store in stores)
+    for step in range(6):
+        a, b = cached.batch(step), streamed.batch(step)
+        assert torch.equal(a.images, b.images)
+        assert torch.equal(a.index, b.index)
+    for store in stores:
+        store.close()
+
+
+def test_streaming_gives_its_memory_back(folder: Path) -> None:
+    """After a reader that stops early, and after an error."""
+    store = load(folder, resolution=8, largest_cache=0, max_bad_share=0.0)
+    assert isinstance(store, StreamingStore)
+    batches = Batches(store, 4, seed=0)
+    for _ in range(5):
+        reading = batches.starting_at(0)
+        next(reading)
+        reading.close()
+    assert len(store._free) == store._num_rows <= 12
+    break_files(folder)
+    for _ in range(3):
+        with pytest.raises(UserError):
+            store[:]
+    assert len(store._free) == store._num_rows <= 12
+    store.close()
+
+
+def test_indices_are_of_images_that_are_there(folder: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (10, 3, 6, 6), dtype=np.uint8)
+    for store in (load(folder, resolution=8), ArrayStore(ArraySet("a", "train", (pixels[:3], pixels[3:])))):
+        assert torch.equal(store[[-1]], store[[len(store) - 1]])
+        for index in (len(store), -len(store) - 1):
+            with pytest.raises(IndexError, match="images"):
+                store[[index]]
+
+
+def test_a_finished_cache_need_not_be_writable_and_a_damaged_one_is_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = load(folder, resolution=8)[:]
+    with monkeypatch.context() as patch:
+        patch.setattr("smi.data.cache.lock", lambda *_: pytest.fail("no lock is needed to read"))
+        assert torch.equal(load(folder, resolution=8)[:], expected)
+    for file, damage in (("files.json", b"{"), ("images.u8", b"short")):
+        (found,) = (folder.parent / "home").rglob(file)
+        found.write_bytes(damage)
+        assert torch.equal(load(folder, resolution=8)[:], expected)
+
+
+def test_a_name_of_two_lines_is_one_line_of_the_list(tmp_path: Path) -> None:
+    write_bad(tmp_path / "bad.txt", [Bad("a\tb\nc\udcff.jpg", "empty file")])
+    assert (tmp_path / "bad.txt").read_text() == "a\\tb\\nc\\udcff.jpg\tempty file\n"
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {"max_bad_share": float("nan")}])
+def test_settings_out_of_range_are_sentences(folder: Path, options: dict[str, float]) -> None:
+    with pytest.raises(UserError):
+        load(folder, **options)
+
+
 def test_too_many_bad_files_stop_the_run(folder: Path) -> None:
     break_files(folder)
     with pytest.raises(UserError, match=r"2 of 12 files in .* cannot be read as images .*00.png: empty file.* share of 10%"):
@@ -104,7 +168,7 @@ def test_nothing_but_bad_files(tmp_path: Path, largest_cache: int) -> None:
     (tmp_path / "set").mkdir()
     for i in range(3):
         (tmp_path / "set" / f"{i}.png").touch()
-    with pytest.raises(UserError, match="3 of 3 files"):
+    with pytest.raises(UserError, match="none of the 3 files"):
         load(tmp_path / "set", largest_cache=largest_cache, max_bad_share=1)[:]
 
 

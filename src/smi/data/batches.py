@@ -4,6 +4,7 @@ An epoch is a permutation drawn from (seed, epoch), cut into steps of W x N imag
 the end of an epoch is dropped. So the ranks of a step never share an image, any step can come first, and no state is to be saved.
 """
 
+import contextlib
 import hashlib
 from collections import deque
 from collections.abc import Iterator
@@ -53,6 +54,8 @@ class Batches:
 
     def index(self, step: int) -> Tensor:
         """Which images of the store this rank is to see at this step: int64 [N]."""
+        if step < 0:
+            raise ValueError(f"steps count from 0, not {step}")
         epoch, position = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
             self._epoch, self._order = epoch, permutation(len(self.store), self.seed, epoch)
@@ -65,10 +68,15 @@ class Batches:
     def starting_at(self, step: int = 0) -> Iterator[Batch]:
         """Batches from this step on, without end; the next ones are read while one is used."""
         reading = deque((s, self.store.start(self.index(s))) for s in range(step, step + AHEAD))
-        while True:
-            current, images = reading.popleft()
-            reading.append((current + AHEAD, self.store.start(self.index(current + AHEAD))))
-            yield self._finish(current, images)
+        try:
+            while True:
+                current, images = reading.popleft()
+                reading.append((current + AHEAD, self.store.start(self.index(current + AHEAD))))
+                yield self._finish(current, images)
+        finally:
+            for _, unused in reading:  # whoever stops early leaves batches that were begun: their memory is given back
+                with contextlib.suppress(Exception):
+                    unused()
 
     def _finish(self, step: int, reading: Reading) -> Batch:
         images, index = reading()

@@ -27,6 +27,7 @@ from smi.data.decoders import CHUNK, Decoders, Job, Reply, num_cores
 from smi.data.folders import FileSet
 from smi.data.places import announce, disk_errors, free_bytes, lock, sync
 from smi.data.progress import Progress
+from smi.errors import UserError
 
 VERSION = 1  # of what decoding gives: raising it rebuilds every cache
 FILE_RESOLUTION = 256  # of files, where none is asked for: some margin around the usual crop of 224
@@ -38,25 +39,39 @@ def cache_bytes(num_files: int, resolution: int) -> int:
 
 
 def is_cached(files: FileSet, resolution: int, cache: Path, largest_cache: int = LARGEST_CACHE) -> bool:
-    """Whether files are decoded once or each time. A cache that exists is used, however full the disk has become since."""
+    """Whether files are decoded once or each time. A cache that exists or is being made is used, however full that makes the disk."""
     size = cache_bytes(len(files), resolution)
-    return size <= largest_cache and (size <= free_bytes(cache) / 2 or cache_folder(files, resolution, cache).is_dir())
+    return size <= largest_cache and (size <= free_bytes(cache) / 2 or cache_folder(files, resolution, cache).parent.is_dir())
 
 
 def open_cache(files: FileSet, resolution: int, cache: Path, num_workers: int | None = None) -> tuple[NDArray[np.uint8], dict[int, str]]:
     """The images of all files, [n, 3, S, S], and for the rows that are none the reason. Built if it is not there."""
     folder = cache_folder(files, resolution, cache)
     place = folder.parent
+    if (found := _read(folder, len(files), resolution)) is not None:  # it appeared whole; its place need not be writable
+        return found
     with (
         disk_errors(f"caching {files.root} in {cache}"),
         lock(cache / f"{place.name}.lock", f"waiting for another process that decodes {files.root}"),
     ):
-        if not folder.is_dir():
+        found = _read(folder, len(files), resolution)
+        if found is None:
             shutil.rmtree(place, ignore_errors=True)  # what was decoded from other files, or left by one who was killed
             _build(files, resolution, folder, num_workers or num_cores())
+            found = _read(folder, len(files), resolution)
+    if found is None:
+        raise UserError(f"the cache {folder} cannot be read: remove it, and it is made again")
+    return found
+
+
+def _read(folder: Path, num_files: int, resolution: int) -> tuple[NDArray[np.uint8], dict[int, str]] | None:
+    """None where it is not there, or damaged."""
+    try:
         bad = json.loads((folder / "files.json").read_text())["bad"]
-        images = np.memmap(folder / "images.u8", dtype=np.uint8, mode="c", shape=(len(files), 3, resolution, resolution))
-    return images, {int(row): reason for row, reason in bad.items()}
+        images = np.memmap(folder / "images.u8", dtype=np.uint8, mode="c", shape=(num_files, 3, resolution, resolution))
+        return images, {int(row): str(reason) for row, reason in bad.items()}
+    except (OSError, ValueError, KeyError, AttributeError):
+        return None
 
 
 def cache_folder(files: FileSet, resolution: int, cache: Path) -> Path:

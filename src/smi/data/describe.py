@@ -13,8 +13,8 @@ from smi.data.cache import FILE_RESOLUTION, cache_bytes, decode_all, is_cached
 from smi.data.decoder import Bad, Found
 from smi.data.decoders import num_cores
 from smi.data.download import download
-from smi.data.folders import HELD_OUT_SHARE, FileSet, Folder, read_folder
-from smi.data.places import cache_home
+from smi.data.folders import HELD_OUT_SHARE, MAX_BAD_SHARE, FileSet, Folder, read_folder
+from smi.data.places import cache_home, printable
 from smi.data.sources import ARCHIVES, NAMES, existing_folder, resolve
 
 SHOWN = 10  # of a long list, unless as JSON
@@ -151,7 +151,7 @@ def print_data(target: str, *, root: Path | None, as_json: bool) -> None:
         print(json.dumps(asdict(found), indent=2))
         return
     text = _summary_text(found) if isinstance(found, Summary) else _description_text(found)
-    print(text.encode(errors="backslashreplace").decode())  # a name on a disk need not be text
+    print("\n".join(map(printable, text.split("\n"))))
 
 
 def _summary_text(summary: Summary) -> str:
@@ -184,20 +184,24 @@ def _description_text(d: Description) -> str:
         f"  splits      {_listed(d.splits)}{held_out}",
         f"  classes     {_class_counts_text(d.classes)}",
         f"  unreadable  {len(d.unreadable):,}",
-        *_shown([f"{bad.path}: {bad.reason}" for bad in d.unreadable]),
+        *_shown([f"{printable(bad.path)}: {bad.reason}" for bad in d.unreadable]),
         f"  misnamed    {len(d.misnamed):,}",
-        *_shown([f"{bad.path} {bad.reason}" for bad in d.misnamed]),
+        *_shown([f"{printable(bad.path)} {bad.reason}" for bad in d.misnamed]),
         f"  duplicates  {sum(map(len, d.duplicates)) - len(d.duplicates):,} files repeat another"
         + (f"; {d.across_splits:,} images are in train and in val" if d.across_splits else ""),
-        *_shown([" = ".join(group) for group in d.duplicates]),
+        *_shown([" = ".join(map(printable, group)) for group in d.duplicates]),
         f"  others      {len(d.ignored):,} ignored" + (f", and {d.unused:,} images outside train/ and val/" if d.unused else ""),
-        *_shown(d.ignored),
+        *_shown(list(map(printable, d.ignored))),
         "",
     ]
     kept = (
         f"decoded once into a cache of {d.cache_bytes / 1e6:,.0f} MB" if d.cached else "decoded whenever they are seen (too many to cache)"
     )
+    if len(d.unreadable) == d.num_files:
+        return "\n".join([*lines, "Pretraining would stop: none of these files can be read."])
     lines.append(f"Pretraining would use {d.pretraining_images:,} images at {d.resolution} px, {kept}, without their labels.")
+    if len(d.unreadable) > MAX_BAD_SHARE * d.num_files:
+        lines.append(f"It would stop first, for more than {MAX_BAD_SHARE:.0%} of the files are unreadable: mend or remove them.")
     if d.classes is None:
         lines.append("There are no labels: everything but accuracy works without them.")
     return "\n".join(lines)

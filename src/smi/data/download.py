@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from smi.data.places import announce, data_home, disk_errors, lock
+from smi.data.places import announce, data_home, disk_errors, expand, lock
 from smi.data.progress import Progress
 from smi.data.sources import ARCHIVES, Archive
 from smi.errors import UserError
@@ -31,7 +31,7 @@ class _BrokenError(Exception):
 
 def download(name: str, root: Path | None = None) -> Path:
     """The folder of a named set that has an archive: found, or downloaded and extracted."""
-    root = (root or data_home()).expanduser()
+    root = expand(root or data_home())
     archive = ARCHIVES[name]
     return root if root.name == archive.folder and root.is_dir() else fetch(name, archive, root)
 
@@ -39,6 +39,8 @@ def download(name: str, root: Path | None = None) -> Path:
 def fetch(name: str, archive: Archive, root: Path, *, pause: float = 1.0) -> Path:
     """The extracted folder; at once if it is there already. `pause` seconds, doubled each time, lie between attempts."""
     folder = root / archive.folder
+    if folder.is_dir():  # it appears whole; and a place that holds it need not be writable
+        return folder
     with disk_errors(f"downloading {name} to {root}"), lock(root / f"{archive.file}.lock", f"waiting for another download of {name}"):
         if folder.is_dir():
             return folder

@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from smi.data.places import expand
 from smi.errors import UserError
 
 Split = Literal["pretrain", "train", "val"]
@@ -22,6 +23,7 @@ SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp",
 TRAIN = ("train", "training")
 VAL = ("val", "valid", "validation", "test")
 HELD_OUT_SHARE = 0.1
+MAX_BAD_SHARE = 0.1  # of unreadable files, before a run stops
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Folder:
 
 
 def read_folder(root: Path, name: str | None = None) -> Folder:
-    root = root.expanduser().absolute()
+    root = expand(root).absolute()
     if not root.is_dir():
         raise UserError(f"{root} is not a folder")
     entries, ignored = scan(root)
@@ -159,6 +161,9 @@ def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> Iterat
         info = os.stat(folder)
         children = list(os.scandir(folder))
     except OSError as error:
+        if prefix:  # one folder of many: listed, not entered
+            yield Entry(prefix.rstrip("/"), 0, 0)
+            return
         raise UserError(f"{folder} cannot be read: {error.strerror}") from error
     if (info.st_dev, info.st_ino) in above:  # a link to a folder we are in
         return
@@ -167,12 +172,12 @@ def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> Iterat
         path = f"{prefix}{child.name}"
         if child.name.startswith(".") or child.name == "__MACOSX":
             continue
-        if child.is_dir():
-            yield from _walk(child.path, f"{path}/", above)
-            continue
         try:
+            if child.is_dir():
+                yield from _walk(child.path, f"{path}/", above)
+                continue
             info = child.stat()
-        except OSError:  # a link to nowhere: the decoder will say so
+        except OSError:  # a link to nowhere or to itself: the decoder will say so
             yield Entry(path, 0, 0)
             continue
         if stat.S_ISREG(info.st_mode):

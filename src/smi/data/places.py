@@ -13,13 +13,26 @@ from smi.errors import UserError
 def cache_home() -> Path:
     """$SMI_CACHE, or smi in $XDG_CACHE_HOME, or ~/.cache/smi."""
     if "SMI_CACHE" in os.environ:
-        return Path(os.environ["SMI_CACHE"]).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "smi"
+        return expand(os.environ["SMI_CACHE"])
+    return expand(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "smi"
 
 
 def data_home() -> Path:
     """Where named sets are looked for and downloaded to unless a root is given."""
     return cache_home() / "data"
+
+
+def expand(path: str | Path) -> Path:
+    """With the home folder for ~."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UserError(f"{path} begins with a home folder that cannot be found") from error
+
+
+def printable(text: str) -> str:
+    """A name on a disk need not be text, nor end where its line does."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
 @contextlib.contextmanager

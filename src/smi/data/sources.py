@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smi.data.folders import FileSet, Folder, Split, is_held_out, read_folder
-from smi.data.places import data_home
+from smi.data.places import data_home, expand
 from smi.errors import UserError
 
 
@@ -115,7 +115,7 @@ def _resolve(target: str | Path, split: Split, root: Path | None) -> ImageSet:
 
 
 def existing_folder(target: str | Path) -> Path:
-    folder = Path(target).expanduser()
+    folder = expand(target)
     if folder.is_dir():
         return folder
     if folder.exists():
@@ -127,7 +127,7 @@ def existing_folder(target: str | Path) -> Path:
 
 def find(name: str, root: Path | None = None) -> Path:
     """The extracted folder of a named set: below the root, or the root itself."""
-    root = (root or data_home()).expanduser()
+    root = expand(root or data_home())
     folder = ARCHIVES[name].folder
     for place in (root / folder, root):
         if place.name == folder and place.is_dir():
@@ -137,7 +137,7 @@ def find(name: str, root: Path | None = None) -> Path:
 
 
 def find_imagenet(root: Path | None = None) -> Folder:
-    root = (root or data_home()).expanduser()
+    root = expand(root or data_home())
     for place in (root, root / "imagenet", root / "ILSVRC" / "Data" / "CLS-LOC"):
         if (place / "train").is_dir():
             return read_folder(place, "imagenet")

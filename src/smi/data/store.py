@@ -6,6 +6,7 @@ the training crop to lose less detail. A set too large to cache is decoded as it
 """
 
 import os
+import shutil
 import tempfile
 import weakref
 from abc import ABC, abstractmethod
@@ -22,8 +23,8 @@ from torch.nn.functional import interpolate
 from smi.data.cache import FILE_RESOLUTION, LARGEST_CACHE, is_cached, open_cache
 from smi.data.decoder import Bad
 from smi.data.decoders import CHUNK, Decoders, Reply, num_cores
-from smi.data.folders import FileSet, Split
-from smi.data.places import cache_home
+from smi.data.folders import MAX_BAD_SHARE, FileSet, Split
+from smi.data.places import cache_home, expand, printable
 from smi.data.sources import ArraySet, ImageSet, resolve
 from smi.errors import UserError
 
@@ -40,7 +41,7 @@ def load(
     root: str | Path | None = None,
     cache: str | Path | None = None,
     num_workers: int | None = None,
-    max_bad_share: float = 0.1,
+    max_bad_share: float = MAX_BAD_SHARE,
     largest_cache: int = LARGEST_CACHE,
 ) -> "Store":
     """The images of a name or a folder, at their own size or, from files, at 256 pixels unless `resolution` says otherwise.
@@ -52,7 +53,7 @@ def load(
     return open_store(
         images,
         resolution=resolution,
-        cache=Path(cache).expanduser() if cache is not None else cache_home() / "images",
+        cache=expand(cache) if cache is not None else cache_home() / "images",
         num_workers=num_workers,
         max_bad_share=max_bad_share,
         largest_cache=largest_cache,
@@ -62,6 +63,10 @@ def load(
 def open_store(
     images: ImageSet, *, resolution: int | None, cache: Path, num_workers: int | None, max_bad_share: float, largest_cache: int
 ) -> "Store":
+    if num_workers is not None and num_workers < 1:
+        raise UserError(f"there must be 1 worker process or more, not {num_workers}")
+    if not 0 <= max_bad_share <= 1:
+        raise UserError(f"the accepted share of bad files lies between 0 and 1, not at {max_bad_share}")
     if resolution is not None and resolution < 1:
         raise UserError(f"the resolution must be 1 pixel or more, not {resolution}")
     if isinstance(images, ArraySet):
@@ -93,7 +98,11 @@ class Store(ABC):
         """Images [N, 3, S, S]."""
         if isinstance(index, slice):
             index = torch.arange(len(self))[index]
-        return self.start(torch.as_tensor(index, dtype=torch.long))()[0]
+        index = torch.as_tensor(index, dtype=torch.long)
+        index = torch.where(index < 0, index + len(self), index)
+        if ((index < 0) | (index >= len(self))).any():
+            raise IndexError(f"{self.name} has {len(self):,} images")
+        return self.start(index)()[0]
 
     def close(self) -> None:  # noqa: B027 (most have nothing to let go of)
         """Let go of worker processes, if there are any. A store that is no longer used closes itself."""
@@ -130,25 +139,30 @@ class ArrayStore(Store):
 
 
 class CachedStore(Store):
-    """Files decoded once into a mapped array: memory holds what fits, and the system drops the rest."""
+    """Files decoded once into a mapped array: memory holds what fits, and the system drops the rest.
 
-    def __init__(self, files: FileSet, resolution: int, cache: Path, num_workers: int | None = None, max_bad_share: float = 0.1):
+    In place of a bad file stands the next good one in the order of paths, so that cached or streamed, a step has the same images.
+    """
+
+    def __init__(self, files: FileSet, resolution: int, cache: Path, num_workers: int | None = None, max_bad_share: float = MAX_BAD_SHARE):
         images, reasons = open_cache(files, resolution, cache, num_workers)
         self.name, self.split, self.classes, self.resolution = files.name, files.split, files.classes, resolution
         self.bad = [Bad(files.entries[row].path, reason) for row, reason in sorted(reasons.items())]
         check_share(self.bad, len(files), files.root, max_bad_share)
         good = np.array([row for row in range(len(files)) if row not in reasons], dtype=np.int64)
-        self.labels = None if files.labels is None else torch.from_numpy(files.labels[good])
-        self._images = torch.from_numpy(images)  # [files, 3, S, S]
-        self._rows = torch.from_numpy(good)  # [n]
+        next_good = good[np.searchsorted(good, np.arange(len(files))) % len(good)]  # as a streaming store finds it
+        self.labels = None if files.labels is None else torch.from_numpy(files.labels[next_good])
+        self._images = torch.from_numpy(images)  # [n, 3, S, S]
+        self._rows = torch.from_numpy(next_good)  # [n]
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="smi-store")  # reads from the disk while the device computes
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def start(self, index: Tensor) -> Reading:
-        future = self._thread.submit(lambda: self._images[self._rows[index]])
-        return lambda: (future.result(), index)
+        rows = self._rows[index]
+        future = self._thread.submit(lambda: self._images[rows])
+        return lambda: (future.result(), rows)
 
     def close(self) -> None:
         self._thread.shutdown(cancel_futures=True)
@@ -157,7 +171,7 @@ class CachedStore(Store):
 class StreamingStore(Store):
     """Files decoded by worker processes whenever they are asked for. A bad file is replaced by the next good one in the order of paths."""
 
-    def __init__(self, files: FileSet, resolution: int, num_workers: int | None = None, max_bad_share: float = 0.1):
+    def __init__(self, files: FileSet, resolution: int, num_workers: int | None = None, max_bad_share: float = MAX_BAD_SHARE):
         self.name, self.split, self.classes, self.resolution = files.name, files.split, files.classes, resolution
         self.labels = None if files.labels is None else torch.from_numpy(files.labels)
         self.bad = []
@@ -166,7 +180,7 @@ class StreamingStore(Store):
         self._seen: set[int] = set()
         self._num_workers = num_workers or num_cores()
         # A window onto decoded images that the workers share, without a name, so that nothing is left of it whatever happens.
-        window = tempfile.TemporaryFile(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)  # noqa: SIM115
+        window = tempfile.TemporaryFile(dir="/dev/shm" if _has_room("/dev/shm") else None)  # noqa: SIM115
         self._fd = window.fileno()
         self._free: list[int] = []
         self._num_rows = 0
@@ -184,15 +198,17 @@ class StreamingStore(Store):
         futures = [self._decoders.submit(jobs[i : i + size]) for i in range(0, len(jobs), size)]
 
         def finish() -> tuple[Tensor, Tensor]:
-            replies = [reply for future in futures for reply in future.result()]
-            for k, reply in enumerate(replies):
-                wanted[k] = self._settle(wanted[k], reply, rows[k])
-            if len(self._seen) >= min(ENOUGH, len(self)):
-                check_share(self.bad, len(self._seen), self._files.root, self._max_bad_share)
-            images = torch.empty(len(rows), 3, self.resolution, self.resolution, dtype=torch.uint8)
-            for image, row in zip(images, rows, strict=True):
-                os.preadv(self._fd, [memoryview(image.numpy()).cast("B")], row * image.numel())
-            self._free.extend(rows)
+            try:
+                replies = [reply for future in futures for reply in future.result()]
+                for k, reply in enumerate(replies):
+                    wanted[k] = self._settle(wanted[k], reply, rows[k])
+                if len(self._seen) >= min(ENOUGH, len(self)):
+                    check_share(self.bad, len(self._seen), self._files.root, self._max_bad_share)
+                images = torch.empty(len(rows), 3, self.resolution, self.resolution, dtype=torch.uint8)
+                for image, row in zip(images, rows, strict=True):
+                    os.preadv(self._fd, [memoryview(image.numpy()).cast("B")], row * image.numel())
+            finally:
+                self._free.extend(rows)
             return images, torch.tensor(wanted, dtype=torch.long)
 
         return finish
@@ -229,19 +245,27 @@ class StreamingStore(Store):
         return [self._free.pop() for _ in range(count)]
 
 
+def _has_room(folder: str) -> bool:
+    """For some large batches: a container's shared memory may be a few megabytes."""
+    return os.path.isdir(folder) and shutil.disk_usage(folder).free > 10**9
+
+
 def _close(decoders: Decoders, window: IO[bytes]) -> None:
     decoders.close()
     window.close()
 
 
 def check_share(bad: Sequence[Bad], total: int, root: Path, max_bad_share: float) -> None:
-    if len(bad) == total or len(bad) > max_bad_share * total:
+    first = f"({printable(bad[0].path)}: {printable(bad[0].reason)})" if bad else ""
+    if len(bad) == total:
+        raise UserError(f"none of the {total:,} files in {root} can be read as an image {first}: run `smi data {root}` for the reasons")
+    if len(bad) > max_bad_share * total:
         raise UserError(
-            f"{len(bad):,} of {total:,} files in {root} cannot be read as images ({bad[0].path}: {bad[0].reason}), "
+            f"{len(bad):,} of {total:,} files in {root} cannot be read as images {first}, "
             f"above the accepted share of {max_bad_share:.0%}: run `smi data {root}` for the list, and mend or remove them"
         )
 
 
 def write_bad(path: Path, bad: Sequence[Bad]) -> None:
     """A line for each file passed over: its path, a tab, the reason."""
-    path.write_text("".join(f"{item.path}\t{item.reason}\n" for item in bad), errors="backslashreplace")
+    path.write_text("".join(f"{printable(item.path)}\t{printable(item.reason)}\n" for item in bad))

@@ -1,7 +1,7 @@
 """What a view does to pixels, batched, on any device: float [N, 3, S, S] between 0 and 1, parameters [N]. Pure functions.
 
 Each equals torchvision.transforms.v2.functional on a float image. Values are not rounded to grey levels in between, as torchvision does
-with uint8 images, so they may be one level apart from those.
+with uint8 images, so they may be a level or so apart from those (1.2 at most for contrast and saturation).
 """
 
 import torch
