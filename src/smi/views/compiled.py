@@ -121,8 +121,8 @@ def find_kernel() -> Kernel | None:
     asked = os.environ.get("CXX")
     compiler = next((path for name in ([asked] if asked else ["c++", "g++", "clang++"]) if (path := shutil.which(name))), None)
     if compiler is None:
-        missing = f"CXX={asked} is not a program" if asked else "no C++ compiler found"
-        announce(f"{missing}: views are made by PyTorch's operations, which is slower on a CPU")
+        asked_for = f" (CXX={asked} is not a program)" if asked else ""
+        announce(f"no C++ compiler found{asked_for}: views are made by PyTorch's operations, which is slower on a CPU")
         return None
     try:
         return Kernel(_build(compiler))
