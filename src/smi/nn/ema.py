@@ -1,0 +1,28 @@
+"""A slow copy: the teacher of BYOL, MoCo and DINO."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+
+class Ema(nn.Module):
+    """An exponential moving average of modules, applied one after the other: `Ema(encoder, projector)(x)` has no gradient.
+
+    It starts as a copy. Its batch norms keep statistics of their own, of what they are shown.
+    """
+
+    def __init__(self, *modules: nn.Module):
+        super().__init__()
+        self.network = nn.Sequential(*copy.deepcopy(modules)).requires_grad_(False)
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.network(x)
+        return out
+
+    @torch.no_grad()
+    def follow(self, *modules: nn.Module, momentum: float) -> None:
+        """Move 1 - momentum of the way towards the modules it was copied from."""
+        theirs = [parameter for module in modules for parameter in module.parameters()]
+        torch._foreach_lerp_(list(self.network.parameters()), theirs, 1 - momentum)

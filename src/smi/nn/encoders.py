@@ -1,0 +1,112 @@
+"""Encoders: images [N, 3, S, S] to features h [N, F]. Any network of timm by its name, a narrow ResNet for small machines, or your own.
+
+encoder = create_encoder("resnet50", image_size=32)     # with the CIFAR stem, for images this small
+encoder = create_encoder("my_package.MyNetwork")        # a class or function that gives a module from images to features
+"""
+
+import difflib
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from smi.errors import UserError
+from smi.nn.imports import import_path
+
+Stem = Literal["standard", "cifar", "half"]
+
+SMALL = "resnet-small"  # a ResNet-10 of half the width: minutes, not days, on two cores
+NARROW: dict[str, Any] = {"layers": (1, 1, 1, 1), "channels": (32, 64, 128, 256), "stem_type": "deep", "stem_width": 16}
+CIFAR_SIDE, HALF_SIDE = 64, 16  # pixels: below, a stem that divides the image's side by four leaves too little of it
+
+
+class Encoder(nn.Module):
+    """A network and what is known of it: `encoder(x)` is [N, dim], `encoder.map(x)` the feature map before pooling, where there is one."""
+
+    def __init__(self, network: nn.Module, dim: int):
+        super().__init__()
+        self.network = network
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.network(x)
+        return h
+
+    def map(self, x: Tensor) -> Tensor:
+        """Features at each place, [N, C, H, W]."""
+        if not hasattr(self.network, "forward_features"):
+            raise UserError(
+                f"{type(self.network).__name__} has no forward_features, as timm's networks do, so there is no map of its features"
+            )
+        features: Tensor = self.network.forward_features(x)
+        if features.ndim == 3:  # tokens of a transformer, those that are no place first
+            tokens = features[:, getattr(self.network, "num_prefix_tokens", 0) :]
+            side = round(tokens.shape[1] ** 0.5)
+            return tokens.transpose(1, 2).unflatten(2, (side, side))
+        return features
+
+
+def create_encoder(name: str, *, image_size: int = 224, stem: Stem | None = None, **arguments: Any) -> Encoder:
+    """By timm's name, `resnet-small`, or import path; `arguments` go to whatever makes the network.
+
+    stem: of a ResNet. "standard" divides the side by four before the first block, "half" by two, "cifar" (3 x 3, stride 1, no pooling)
+    not at all; None chooses by the size of the images.
+    """
+    network = _own(name, arguments) if "." in name else _timm(name, image_size, stem, arguments)
+    network.eval()  # looking must not change the statistics of its norms
+    with torch.no_grad():
+        h = network(torch.zeros(2, 3, image_size, image_size))
+    if not isinstance(h, Tensor) or h.ndim != 2 or len(h) != 2:
+        got = list(h.shape) if isinstance(h, Tensor) else type(h).__name__
+        raise UserError(
+            f"the encoder {name} must turn images [N, 3, {image_size}, {image_size}] into features [N, F]; two images gave {got}"
+        )
+    return Encoder(network.train(), h.shape[1])
+
+
+def _own(path: str, arguments: dict[str, Any]) -> nn.Module:
+    network = import_path(path)(**arguments)
+    if not isinstance(network, nn.Module):
+        raise UserError(f"{path} gave a {type(network).__name__}, not a torch.nn.Module")
+    return network
+
+
+def _timm(name: str, image_size: int, stem: Stem | None, arguments: dict[str, Any]) -> nn.Module:
+    import timm
+
+    small = name == SMALL
+    if small:
+        name, arguments = "resnet18", NARROW | arguments
+    if not timm.is_model(name):
+        close = difflib.get_close_matches(name, [SMALL, *timm.list_models()], 1)
+        hint = f"did you mean {close[0]}?" if close else "`smi encoders` lists some"
+        raise UserError(f"there is no encoder {name!r}: {hint} (or give an import path)")
+    if name.startswith(("vit", "deit")):
+        arguments = {"img_size": image_size, "dynamic_img_size": True} | arguments
+    try:
+        network: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, **arguments)
+    except TypeError as error:
+        raise UserError(f"timm's {name} does not take these arguments: {error}") from error
+    return _with_stem(network, name, stem or _suited(network, image_size, small))
+
+
+def _suited(network: nn.Module, image_size: int, small: bool) -> Stem:
+    if not _is_resnet(network) or image_size > CIFAR_SIDE:
+        return "standard"
+    return "half" if small and image_size > HALF_SIDE else "cifar"
+
+
+def _is_resnet(network: nn.Module) -> bool:
+    return type(network).__name__ == "ResNet" and hasattr(network, "conv1") and hasattr(network, "maxpool")
+
+
+def _with_stem(network: nn.Module, name: str, stem: Stem) -> nn.Module:
+    if stem == "standard":
+        return network
+    if not _is_resnet(network):
+        raise UserError(f"the {stem} stem is for ResNets, not for {name}")
+    width = network.bn1.num_features  # type: ignore[union-attr]
+    network.conv1 = nn.Conv2d(3, width, 3, stride=1 if stem == "cifar" else 2, padding=1, bias=False)
+    nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")  # as timm starts its convolutions
+    network.maxpool = nn.Identity()
+    return network
