@@ -34,18 +34,19 @@ __all__ = ["HOMES", "Method", "Output", "create_method", "find_method"]
 def find_method(name: str) -> type[Method]:
     """By class name, whatever its case, or import path."""
     if "." in name:
-        found = import_path(name)
-        if not (isinstance(found, type) and issubclass(found, Method)):
-            raise UserError(f"{name} is not a subclass of smi.methods.Method")
-        return found
+        return _checked(import_path(name), name)
     spelt = {known.lower(): known for known in HOMES}
     known = spelt.get(name.lower())
     if known is None:
         close = difflib.get_close_matches(name.lower(), spelt, 1)
         hint = f"did you mean {spelt[close[0]]}?" if close else f"choose one of {', '.join(HOMES)}"
         raise UserError(f"there is no method {name!r}: {hint} (or give an import path)")
-    found = getattr(import_module(f"smi.methods.{HOMES[known]}"), known)
-    assert issubclass(found, Method)
+    return _checked(getattr(import_module(f"smi.methods.{HOMES[known]}"), known), name)
+
+
+def _checked(found: object, name: str) -> type[Method]:
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise UserError(f"{name} is not a subclass of smi.methods.Method")
     return found
 
 

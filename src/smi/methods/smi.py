@@ -1,6 +1,7 @@
 """Semantic Mutual Information: dependent views, independent samples."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from torch import Tensor
 
@@ -27,9 +28,9 @@ class SMI(Method):
     ):
         super().__init__(encoder)
         self.projector = mlp(encoder.dim, *widths)
-        self.settings = {"redundancy_weight": redundancy_weight, "target": target, "shift": shift, "eps": eps}
+        self.loss = partial(smi_loss, redundancy_weight=redundancy_weight, target=target, shift=shift, eps=eps)
 
     def forward(self, views: Sequence[Tensor], batch: Batch) -> Output:
         h = [self.encoder(x) for x in views]
         z = [self.projector(features) for features in h]
-        return Output(smi_loss(*z, **self.settings), h[0], z[0], z[1])
+        return Output(self.loss(*z), h[0], z[0], z[1])

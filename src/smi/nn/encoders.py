@@ -42,7 +42,7 @@ class Encoder(nn.Module):
         if features.ndim == 3:  # tokens of a transformer, those that are no place first
             tokens = features[:, getattr(self.network, "num_prefix_tokens", 0) :]
             side = round(tokens.shape[1] ** 0.5)
-            return tokens.transpose(1, 2).unflatten(2, (side, side))
+            return tokens.transpose(1, 2).reshape(len(tokens), -1, side, side)
         return features
 
 
@@ -105,8 +105,8 @@ def _with_stem(network: nn.Module, name: str, stem: Stem) -> nn.Module:
         return network
     if not _is_resnet(network):
         raise UserError(f"the {stem} stem is for ResNets, not for {name}")
-    width = network.bn1.num_features  # type: ignore[union-attr]
-    network.conv1 = nn.Conv2d(3, width, 3, stride=1 if stem == "cifar" else 2, padding=1, bias=False)
+    assert isinstance(network.bn1, nn.BatchNorm2d)
+    network.conv1 = nn.Conv2d(3, network.bn1.num_features, 3, stride=1 if stem == "cifar" else 2, padding=1, bias=False)
     nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")  # as timm starts its convolutions
     network.maxpool = nn.Identity()
     return network

@@ -1,5 +1,7 @@
 """What stands between features and a loss."""
 
+from itertools import pairwise
+
 from torch import nn
 
 
@@ -9,7 +11,7 @@ def mlp(*widths: int, bias: bool = False, norm: bool = True, last_norm: bool = F
     last_norm: batch norm without scale and shift behind the last layer too, as SimSiam has it.
     """
     layers: list[nn.Module] = []
-    for i, (inputs, outputs) in enumerate(zip(widths, widths[1:], strict=False)):
+    for i, (inputs, outputs) in enumerate(pairwise(widths)):
         last = i == len(widths) - 2
         layers.append(nn.Linear(inputs, outputs, bias=bias))
         if not last:
