@@ -1,15 +1,61 @@
 """The only place that calls a collective. One process, or none started: everything here is the identity."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+
+@contextmanager
+def processes(device: torch.device) -> Iterator[None]:
+    """Join the others where torchrun started several, and leave them at the end."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or world_size() > 1:
+        yield
+        return
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", device_id=device if device.type == "cuda" else None)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    return dist.get_rank() if world_size() > 1 else 0
+
+
+def local_rank() -> int:
+    """Which of the devices of this machine is ours."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def wait_for_all() -> None:
+    if world_size() > 1:
+        dist.barrier()
+
+
+def from_first(value: Any) -> Any:
+    """What the first process brought, on all of them."""
+    values = [value]
+    if world_size() > 1:
+        dist.broadcast_object_list(values)
+    return values[0]
+
+
+def data_parallel(module: nn.Module, device: torch.device) -> nn.Module:
+    """Gradients are averaged over the processes as they come. Nothing else is exchanged: every device keeps statistics of its own."""
+    if world_size() == 1:
+        return module
+    ids = [device.index] if device.type == "cuda" else None
+    return nn.parallel.DistributedDataParallel(module, device_ids=ids, broadcast_buffers=False)
 
 
 def join(z: Tensor) -> Tensor:
@@ -34,7 +80,7 @@ def all_mean(x: Tensor) -> Tensor:
 
 def own(joined: Tensor) -> Tensor:
     """The rows of this process among joined ones."""
-    return joined.chunk(world_size())[dist.get_rank()] if world_size() > 1 else joined
+    return joined.chunk(world_size())[rank()] if world_size() > 1 else joined
 
 
 class _Join(torch.autograd.Function):

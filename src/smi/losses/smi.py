@@ -152,6 +152,11 @@ def dependency(rho: Tensor, eps: float = 1e-6) -> Tensor:
     return -0.5 * torch.log(1 - rho.square() + eps)
 
 
+def correlation(z1: Tensor, z2: Tensor) -> Tensor:
+    """rho of each sample's pair of views, over coordinates: [N]."""
+    return (_standardize(z1) * _standardize(z2)).sum(dim=1)
+
+
 def logcosh(x: Tensor) -> Tensor:
     return torch.log1p(2 * torch.sinh(x / 2).square())  # log(cosh(x)) without cancellation near 0
 

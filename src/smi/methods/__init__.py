@@ -28,20 +28,27 @@ HOMES = {
     "PIRL": "pirl",
 }
 
-__all__ = ["HOMES", "Method", "Output", "create_method", "find_method"]
+__all__ = ["HOMES", "Method", "Output", "create_method", "find_method", "name_of", "settings_of"]
 
 
 def find_method(name: str) -> type[Method]:
     """By class name, whatever its case, or import path."""
     if "." in name:
         return _checked(import_path(name), name)
-    spelt = {known.lower(): known for known in HOMES}
-    known = spelt.get(name.lower())
-    if known is None:
-        close = difflib.get_close_matches(name.lower(), spelt, 1)
-        hint = f"did you mean {spelt[close[0]]}?" if close else f"choose one of {', '.join(HOMES)}"
-        raise UserError(f"there is no method {name!r}: {hint} (or give an import path)")
+    known = name_of(name)
     return _checked(getattr(import_module(f"smi.methods.{HOMES[known]}"), known), name)
+
+
+def name_of(name: str) -> str:
+    """As the class spells it; an import path as it is."""
+    if "." in name:
+        return name
+    spelt = {known.lower(): known for known in HOMES}
+    if name.lower() in spelt:
+        return spelt[name.lower()]
+    close = difflib.get_close_matches(name.lower(), spelt, 1)
+    hint = f"did you mean {spelt[close[0]]}?" if close else f"choose one of {', '.join(HOMES)}"
+    raise UserError(f"there is no method {name!r}: {hint} (or give an import path)")
 
 
 def _checked(found: object, name: str) -> type[Method]:

@@ -1,0 +1,57 @@
+"""Files that are there whole or not at all: checkpoints, and whatever else a run writes."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from smi.errors import UserError
+
+
+def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+    """`write` fills a file beside `path`, which then takes its name at once; on the disk when this returns."""
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        write(partial)
+        _sync(partial)
+        partial.replace(path)
+        _sync(path.parent)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    write_whole(path, lambda partial: partial.write_text(text, encoding="utf-8") and None)
+
+
+def save(path: Path, state: Mapping[str, Any]) -> None:
+    write_whole(path, lambda partial: torch.save(dict(state), partial))
+
+
+def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Nothing but tensors and plain values is read: a checkpoint cannot run code."""
+    try:
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    except (RuntimeError, EOFError, OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({str(error).splitlines()[0]}): move it away, or start over with --fresh") from error
+    return state
+
+
+def save_encoder(path: Path, weights: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
+    """As safetensors, with what is known of it in the header."""
+    from safetensors.torch import save_file
+
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+    write_whole(path, lambda partial: save_file(tensors, partial, dict(about)))
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

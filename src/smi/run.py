@@ -1,0 +1,97 @@
+"""A run's folder.
+
+    config.yaml           what was asked, complete: `smi pretrain DIR/config.yaml` repeats it
+    run.json              what was found: images, devices, versions, whether it is finished
+    metrics.jsonl         a line every few steps, and one for each probe
+    checkpoints/last.pt   everything to go on from
+    encoder.safetensors   what it was for, once it is finished
+    bad-files.txt         files that could not be read, if there were any
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from smi.errors import UserError
+
+if TYPE_CHECKING:
+    from smi.nn import Encoder
+
+
+class Run:
+    """run = Run("runs/mine"): its `config`, `metrics()`, `probes()` and, as a network in eval mode, `encoder()`."""
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder).expanduser()
+        if not (self.folder / "config.yaml").is_file():
+            raise UserError(f"{self.folder} is not a run: it has no config.yaml (`smi pretrain --data … --out {self.folder}` makes one)")
+
+    @property
+    def config(self) -> dict[str, Any]:
+        found: dict[str, Any] = yaml.safe_load((self.folder / "config.yaml").read_text(encoding="utf-8"))
+        return found
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What was found: run.json."""
+        path = self.folder / "run.json"
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return found
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.about.get("finished"))
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoints" / "last.pt"
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Of metrics.jsonl; one that is still being written is left out."""
+        path = self.folder / "metrics.jsonl"
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return [line for line in self.lines() if "loss" in line]
+
+    def probes(self) -> list[dict[str, Any]]:
+        return [line for line in self.lines() if "probe" in line]
+
+    def encoder(self) -> "Encoder":
+        """The network with the weights of the last checkpoint, in eval mode; its input is normalised as `normalization` says."""
+        from smi.checkpoint import load
+        from smi.nn import create_encoder
+
+        if not self.checkpoint.is_file():
+            raise UserError(f"{self.folder} has no checkpoint yet")
+        config = self.config
+        encoder = create_encoder(**config["encoder"], image_size=config["views"]["size"])
+        weights = load(self.checkpoint)["method"]
+        encoder.load_state_dict({name.removeprefix("encoder."): w for name, w in weights.items() if name.startswith("encoder.")})
+        return encoder.eval()
+
+    def __repr__(self) -> str:
+        probes = self.probes()
+        probe = f", kNN {probes[-1]['probe']['knn']:.1%}" if probes else ""
+        steps = self.metrics()[-1]["step"] if self.metrics() else 0
+        return f"Run({str(self.folder)!r}: {self.config['method']['name']}, {steps:,} steps{'' if self.finished else ', unfinished'}{probe})"
+
+
+def move_aside(folder: Path) -> Path:
+    """To the first free name with a number behind it."""
+    number = 1
+    while (other := folder.with_name(f"{folder.name}.{number}")).exists():
+        number += 1
+    shutil.move(folder, other)
+    return other
+
+
+def write_about(folder: Path, about: Mapping[str, Any]) -> None:
+    from smi.checkpoint import write_text
+
+    write_text(folder / "run.json", json.dumps(about, indent=2) + "\n")
