@@ -5,13 +5,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from smi.losses import SMILoss as SMILoss
+    from smi.pretraining import pretrain as pretrain
+    from smi.run import Run as Run
 
 __version__ = "0.1.0"
 
 # Loaded when first asked for: the command line answers without waiting for torch.
-_HOMES = {"SMILoss": "smi.losses", "data": "", "losses": "", "nn": "", "views": ""}
+_HOMES = {
+    "Run": "smi.run",
+    "SMILoss": "smi.losses",
+    "data": "",
+    "losses": "",
+    "methods": "",
+    "nn": "",
+    "pretrain": "smi.pretraining",
+    "views": "",
+}
 
-__all__ = ["SMILoss", "__version__", "data", "losses", "nn", "views"]
+__all__ = ["Run", "SMILoss", "__version__", "data", "losses", "methods", "nn", "pretrain", "views"]
 
 
 def __getattr__(name: str) -> Any:

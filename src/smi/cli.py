@@ -1,14 +1,16 @@
 """The command line: parses, imports what the command needs, calls one function."""
 
 import argparse
+import difflib
 import io
 import os
+import re
 import sys
 from pathlib import Path
 from typing import NoReturn
 
 from smi import __version__
-from smi.errors import UserError
+from smi.errors import TrainingStopped, UserError
 
 
 class Parser(argparse.ArgumentParser):
@@ -16,9 +18,20 @@ class Parser(argparse.ArgumentParser):
         """A user's mistake is one sentence and exit code 2."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
+    def refuse(self, unknown: list[str]) -> NoReturn:
+        close = difflib.get_close_matches(unknown[0].split("=")[0], [o for a in self._actions for o in a.option_strings], 1)
+        self.error(f"there is no {unknown[0]}" + (f": did you mean {close[0]}?" if close else ""))
+
 
 def main() -> None:
-    arguments = parser().parse_args()
+    words, settings = split_settings(sys.argv[1:])
+    arguments, unknown = parser().parse_known_args(words)
+    if unknown:
+        arguments.parser.refuse(unknown)
+    if settings and "settings" not in arguments:
+        arguments.parser.error(f"there is no {next(iter(settings))} to set here")
+    if settings:
+        arguments.settings = settings
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal need not know every letter of a file's name
     try:
@@ -27,6 +40,9 @@ def main() -> None:
     except UserError as error:
         print(f"smi: {error}", file=sys.stderr)
         sys.exit(2)
+    except TrainingStopped as stopped:
+        print(f"smi: {stopped}", file=sys.stderr)
+        sys.exit(1)
     except BrokenPipeError:  # the reader of our output left, as `head` does: what is left of it has nowhere to go
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
@@ -34,18 +50,135 @@ def main() -> None:
         print(f"smi: {error.strerror}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except KeyboardInterrupt as interrupt:
+        sys.exit(getattr(interrupt, "exit_code", 130))
 
 
 def parser() -> Parser:
     root = Parser(prog="smi", description="Self-supervised pretraining on modest hardware.", allow_abbrev=False)
     root.add_argument("--version", action="version", version=f"smi {__version__}")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add_cost(commands)
-    _add_data(commands)
-    _add_views(commands)
+    for add in (_add_pretrain, _add_doctor, _add_methods, _add_encoders, _add_data, _add_views, _add_cost):
+        add(commands)
+    for command in commands.choices.values():
+        command.set_defaults(parser=command)
     return root
+
+
+SETTING = re.compile(r"(?:--)?([a-z]\w*(?:\.\w+)+)(?:=(.*))?|([a-z]\w*)=(.*)", re.DOTALL)
+
+
+def split_settings(words: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Apart from the rest: --optimizer.lr 1e-3, --optimizer.lr=1e-3, optimizer.lr=1e-3, epochs=3."""
+    rest, settings = [], {}
+    waiting = iter(words)
+    for word in waiting:
+        match = SETTING.fullmatch(word)
+        name, value = (match[1] or match[3], match[2] if match[1] else match[4]) if match else (None, None)
+        if name is None or (value is None and not word.startswith("--")):
+            rest.append(word)
+            continue
+        if value is None:
+            value = next(waiting, None)
+            if value is None:
+                raise SystemExit(f"smi: {word} needs a value")
+        settings[name] = value
+    return rest, settings
+
+
+def _add_pretrain(commands: "argparse._SubParsersAction[Parser]") -> None:
+    command = commands.add_parser(
+        "pretrain",
+        help="pretrain an encoder on a set or a folder of images; again, to go on where it stopped",
+        description="Pretrain an encoder. With only --data and --out a recipe is chosen from the images and the machine. Any setting of a "
+        "recipe can be given too, dotted: --optimizer.lr 1e-3, --method.redundancy_weight 0.1. The same command again goes on where it "
+        "stopped. Several processes: torchrun --nproc-per-node 8 -m smi pretrain imagenet --out DIR.",
+        allow_abbrev=False,
+    )
+    command.add_argument("recipe", nargs="?", metavar="RECIPE", help="a name, as `smi pretrain --list` shows them, or a YAML file")
+    command.add_argument("--data", metavar="NAME|PATH", help="a set by name, or a folder of images")
+    command.add_argument("--out", type=Path, metavar="DIR", help="the run's folder")
+    command.add_argument("--method", metavar="NAME", help="SMI, BarlowTwins, ... (`smi methods`), or the import path of your own")
+    command.add_argument("--encoder", metavar="NAME", help="one of timm's, resnet-small (`smi encoders`), or the import path of your own")
+    command.add_argument("--epochs", type=_positive, metavar="E")
+    command.add_argument("--batch-size", type=_positive, metavar="N", help="images per step, on all devices together")
+    command.add_argument("--seed", type=int, metavar="S")
+    command.add_argument("--device", metavar="cuda|mps|cpu", help="default: the first of these that is there")
+    command.add_argument("--fresh", action="store_true", help="start over; what is in DIR is moved aside")
+    command.add_argument("--root", type=Path, metavar="DIR", help="where named sets lie (default: data in smi's cache folder)")
+    command.add_argument("--num-workers", type=_positive, metavar="W", help="processes that decode files (default: one per core)")
+    command.add_argument("--log-to", action="append", default=[], metavar="tensorboard|wandb", help="beside metrics.jsonl; may be repeated")
+    command.add_argument("--compile", action="store_true", help="use torch.compile: slower to start, perhaps faster on a GPU")
+    command.add_argument("--list", action="store_true", help="list the recipes and stop")
+    command.set_defaults(run=_pretrain, settings={})
+
+
+def _pretrain(arguments: argparse.Namespace) -> None:
+    if arguments.list:
+        from smi.config import print_recipes
+
+        return print_recipes()
+    if arguments.out is None:
+        raise UserError("give the run a folder: --out runs/mine")
+    from smi.pretraining import pretrain, say_what_next
+
+    names = ("data", "out", "method", "encoder", "epochs", "batch_size", "seed", "device", "fresh", "root", "num_workers", "settings")
+    given = {name: getattr(arguments, name) for name in names}
+    return say_what_next(pretrain(arguments.recipe, **given, loggers=arguments.log_to, compiled=arguments.compile))
+
+
+def _add_doctor(commands: "argparse._SubParsersAction[Parser]") -> None:
+    command = commands.add_parser(
+        "doctor",
+        help="is a run learning, collapsing, diverging, and what to do",
+        description="Read a run's metrics and say what is healthy and what is not, with the evidence.",
+        allow_abbrev=False,
+    )
+    command.add_argument("folder", type=Path, metavar="RUN", help="the run's folder")
+    command.add_argument("--json", action="store_true", help="print JSON instead of text")
+    command.set_defaults(run=_doctor)
+
+
+def _doctor(arguments: argparse.Namespace) -> None:
+    from smi.doctor import print_doctor
+
+    print_doctor(arguments.folder, as_json=arguments.json)
+
+
+def _add_methods(commands: "argparse._SubParsersAction[Parser]") -> None:
+    command = commands.add_parser(
+        "methods",
+        help="the methods, and what each of them needs",
+        description="List the methods with what each needs, or one of them with its settings.",
+        allow_abbrev=False,
+    )
+    command.add_argument("name", nargs="?", metavar="NAME", help="a method, to see its settings")
+    command.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    command.set_defaults(run=_methods)
+
+
+def _methods(arguments: argparse.Namespace) -> None:
+    from smi.methods.listing import print_methods
+
+    print_methods(arguments.name, as_json=arguments.json)
+
+
+def _add_encoders(commands: "argparse._SubParsersAction[Parser]") -> None:
+    command = commands.add_parser(
+        "encoders",
+        help="some encoders, their size and how fast they train here",
+        description="List sensible encoders with their size, and time a training step of each on this machine. Any name of timm works.",
+        allow_abbrev=False,
+    )
+    command.add_argument("--image-size", type=_positive, default=32, metavar="S", help="pixels of a side (default: %(default)s)")
+    command.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    command.set_defaults(run=_encoders)
+
+
+def _encoders(arguments: argparse.Namespace) -> None:
+    from smi.nn.listing import print_encoders
+
+    print_encoders(arguments.image_size, as_json=arguments.json)
 
 
 def _add_cost(commands: "argparse._SubParsersAction[Parser]") -> None:

@@ -179,6 +179,13 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, An
             yield f"{prefix}{key}", value
 
 
+def print_recipes() -> None:
+    """The first line of each is what it is for."""
+    for name in RECIPES:
+        first = (resources.files("smi") / "recipes" / f"{name}.yaml").read_text().splitlines()[0]
+        print(f"{name:17} {first.removeprefix('# ')}")
+
+
 # ------------------------------------------------------------------------------------------------------------- from text to types
 
 

@@ -9,7 +9,6 @@
 """
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,8 +86,7 @@ def move_aside(folder: Path) -> Path:
     number = 1
     while (other := folder.with_name(f"{folder.name}.{number}")).exists():
         number += 1
-    shutil.move(folder, other)
-    return other
+    return folder.rename(other)
 
 
 def write_about(folder: Path, about: Mapping[str, Any]) -> None:

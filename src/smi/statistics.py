@@ -31,7 +31,7 @@ def effective_rank(h: Tensor) -> Tensor:
     h = h - h.mean(dim=0)
     h = h / h.abs().amax().clamp_min(1e-30)
     gram = h @ h.T if len(h) < h.shape[1] else h.T @ h  # the smaller of two with the same spectrum
-    spectrum = torch.linalg.eigvalsh(gram.cpu()).clamp_min(0)  # MPS has no such decomposition
+    spectrum = torch.linalg.eigvalsh(gram.nan_to_num().cpu()).clamp_min(0)  # on the CPU, for MPS cannot; without NaN, for neither can
     share = spectrum / spectrum.sum().clamp_min(1e-30)
     entropy = -torch.special.xlogy(share, share).sum()
     return torch.where(spectrum.sum() > 0, entropy.exp(), 0).to(h.device)

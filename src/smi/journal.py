@@ -1,0 +1,218 @@
+"""What a run says while it trains: metrics.jsonl, a progress bar or a line per epoch, warnings, TensorBoard and W&B."""
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from torch import Tensor
+
+from smi.data.places import announce
+from smi.devices import peak_memory_mb
+from smi.distributed import all_mean, rank, world_size
+from smi.errors import TrainingStopped
+from smi.health import Context, Finding, Watch, explain_non_finite
+from smi.loggers import Logger
+from smi.methods import Output
+from smi.statistics import statistics
+
+
+class Journal:
+    """Between two lines nothing leaves the device. Only the first process writes and speaks."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        context: Context,
+        total: int,
+        steps_per_epoch: int,
+        every: int,
+        device: torch.device,
+        loggers: Sequence[Logger] = (),
+        start: int = 0,
+        pending: Mapping[str, Tensor] | None = None,
+        lines: Sequence[dict[str, Any]] = (),
+    ):
+        self.main = rank() == 0
+        self._file = (folder / "metrics.jsonl").open("a", encoding="utf-8") if self.main else None
+        self._total, self._steps_per_epoch, self._every, self._device = total, steps_per_epoch, every, device
+        self._images_per_step = context.batch_size * world_size()
+        self._loggers = loggers
+        self._context = context
+        self._watch = Watch(context)
+        for line in lines:
+            self._watch(line)
+        self._last = next((line for line in reversed(lines) if "loss" in line), None)
+        self._probe: Mapping[str, Any] | None = next((line["probe"] for line in reversed(lines) if "probe" in line), None)
+        self._lists: dict[str, list[Tensor]] = {name: list(values) for name, values in (pending or {}).items()}
+        self._start = start
+        self._bar = Bar(total, steps_per_epoch, self._images_per_step, start) if self.main else None
+        self._reset_clock()
+
+    # ------------------------------------------------------------------------------------------------------------ while it trains
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Time spent here is time the device had nothing to do."""
+        before = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - before
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Time spent here is not time spent training: probes, checkpoints."""
+        before = time.perf_counter()
+        yield
+        self._apart += time.perf_counter() - before
+
+    def note(self, done: int, out: Output, gradient_norm: Tensor, lr: float) -> None:
+        """Of every step; writes a line when one is due."""
+        self._lists.setdefault("loss", []).append(out.loss.detach())
+        self._lists.setdefault("gradient_norm", []).append(gradient_norm)
+        self._steps += 1
+        if done % self._every == 0 or done % self._steps_per_epoch == 0 or done == self._total:
+            self._line(done, out, lr)
+
+    def show(self, done: int) -> None:
+        if self._bar:
+            self._bar.show(done, self._last, self._probe)
+
+    def _line(self, done: int, out: Output, lr: float) -> None:
+        """The only host sync of training."""
+        device_values = {**{f"term {name}": value.detach() for name, value in out.terms.items()}, **statistics(out.h, out.z1, out.z2)}
+        names = list(device_values)
+        now = torch.stack([value.float() for value in device_values.values()])
+        lists = {name: torch.stack(values).float() for name, values in self._lists.items()}
+        numbers = all_mean(torch.cat([now, lists["loss"]])).tolist()
+        values, losses = dict(zip(names, numbers, strict=False)), numbers[len(names) :]
+        norms = lists["gradient_norm"].tolist()
+        self._lists = {}
+        terms = {name.removeprefix("term "): values.pop(name) for name in names if name.startswith("term ")}
+        line = {
+            "step": done,
+            "epoch": done / self._steps_per_epoch,
+            "loss": sum(losses) / len(losses),
+            "terms": terms,
+            "ratio": terms["redundancy"] / terms["alignment"] if "redundancy" in terms and terms.get("alignment") else None,
+            "gradient_norm": sum(norms) / len(norms),
+            **values,
+            "lr": lr,
+            "per_step": {"loss": losses, "gradient_norm": norms},
+            "timing": self._timing(),
+        }
+        if not all(map(math.isfinite, losses)):
+            raise TrainingStopped(explain_non_finite(self._context, line, self._last))
+        self._last = line
+        self._write(line)
+        self._reset_clock()
+
+    def probe(self, done: int, result: Mapping[str, Any]) -> None:
+        self._probe = result
+        self._write({"step": done, "epoch": done / self._steps_per_epoch, "probe": dict(result)})
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the journal: what was written so far, and what was not yet."""
+        pending = {name: torch.stack(values).float() for name, values in self._lists.items()}
+        if pending and not pending["loss"].isfinite().all():
+            line = {"step": self._start, "per_step": {"loss": pending["loss"].tolist(), "gradient_norm": pending["gradient_norm"].tolist()}}
+            raise TrainingStopped(explain_non_finite(self._context, line, self._last))
+        position = 0
+        if self._file:
+            self._file.flush()
+            position = self._file.tell()
+        return {"pending": pending, "position": position}
+
+    def close(self) -> None:
+        if self._file:
+            self._file.close()
+        if self._bar:
+            self._bar.close()
+        for logger in self._loggers:
+            logger.close()
+
+    # ----------------------------------------------------------------------------------------------------------------- its parts
+
+    def _reset_clock(self) -> None:
+        self._begun, self._waited, self._apart, self._steps = time.perf_counter(), 0.0, 0.0, 0
+
+    def _timing(self) -> dict[str, float]:
+        seconds = max(time.perf_counter() - self._begun - self._apart, 1e-9)
+        return {
+            "images_per_second": self._steps * self._images_per_step / seconds,
+            "waiting": self._waited / seconds,
+            "peak_memory_mb": peak_memory_mb(self._device),
+        }
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if not self._file:
+            return
+        self._file.write(json.dumps(_finite(line)) + "\n")
+        self._file.flush()
+        for finding in self._watch(line):
+            self._warn(finding)
+        for logger in self._loggers:
+            logger.log(line)
+
+    def _warn(self, finding: Finding) -> None:
+        announce(f"warning: {finding.sentence} ({finding.evidence}) {finding.advice}")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN."""
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Bar:
+    """A progress bar on a terminal; elsewhere a plain line per epoch."""
+
+    def __init__(self, total: int, steps_per_epoch: int, images_per_step: int, start: int):
+        console = Console()
+        self._terminal = console.is_terminal
+        self._total, self._steps_per_epoch, self._images_per_step = total, steps_per_epoch, images_per_step
+        columns = (
+            TextColumn("epoch {task.fields[epoch]}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:>3.0f} %  {task.fields[facts]}"),
+        )
+        self._progress = Progress(*columns, console=console, disable=not self._terminal)
+        self._task = self._progress.add_task("", total=total, completed=start, epoch=self._epoch(start), facts="")
+        self._progress.start()
+
+    def show(self, done: int, line: Mapping[str, Any] | None, probe: Mapping[str, Any] | None) -> None:
+        if self._terminal:
+            self._progress.update(self._task, completed=done, epoch=self._epoch(done), facts=self._facts(line, probe))
+        elif done % self._steps_per_epoch == 0 or done == self._total:
+            print(f"epoch {self._epoch(done)}  {self._facts(line, probe)}", flush=True)
+
+    def close(self) -> None:
+        self._progress.stop()
+
+    def _facts(self, line: Mapping[str, Any] | None, probe: Mapping[str, Any] | None) -> str:
+        if line is None:
+            return ""
+        speed = line["timing"]["images_per_second"]
+        left = (self._total - line["step"]) * self._images_per_step / speed
+        facts = [f"loss {line['loss']:.5g}", f"feature std {line['feature_std']:.4f}"]
+        facts += [f"kNN {probe['knn']:.1%}"] if probe else []
+        facts += [f"{speed:,.0f} images/s", f"ETA {duration(left)}" if left else "done"]
+        return "  ".join(facts)
+
+    def _epoch(self, done: int) -> str:
+        return f"{-(-done // self._steps_per_epoch)}/{-(-self._total // self._steps_per_epoch)}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

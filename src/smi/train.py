@@ -1,0 +1,143 @@
+"""The loop. Everything in a step is a function of (configuration, step, rank): a run that is killed and resumed ends as one that was not."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from smi.checkpoint import save
+from smi.data import Batches
+from smi.data.batches import derive
+from smi.devices import Precision, autocast
+from smi.distributed import data_parallel, rank
+from smi.journal import Journal
+from smi.methods import Method, Output
+from smi.optim import lr_factor, set_lr
+from smi.views import Views
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained, on what, and for how long."""
+
+    method: Method
+    optimizer: torch.optim.Optimizer
+    views: Views
+    batches: Batches
+    device: torch.device
+    precision: Precision
+    seed: int
+    total: int  # steps
+    schedule: str
+    warmup: float  # share of training
+    final_lr: float  # share of the peak
+    save_every: int  # steps
+    probe_every: int  # steps; 0: never
+    probe: Callable[[nn.Module], dict[str, Any]] | None
+    compiled: bool = False
+
+
+def train(job: Job, journal: Journal, checkpoint: Path, *, start: int = 0) -> None:
+    method, optimizer = job.method, job.optimizer
+    model = data_parallel(torch.compile(method) if job.compiled else method, job.device)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    arriving = job.batches.starting_at(start)
+    saver = Saver(job, journal, checkpoint)
+    with stop_signals() as stop:
+        for step in range(start, job.total):
+            done, progress = step + 1, step / job.total
+            method.progress, method.epoch = progress, step // job.batches.steps_per_epoch
+            lr = set_lr(optimizer, lr_factor(job.schedule, progress, warmup=job.warmup, final=job.final_lr))
+            torch.manual_seed(derive(job.seed, "step", step, rank()))  # for what a network itself draws, such as dropout
+            with journal.waiting():
+                batch = next(arriving).to(job.device)
+            x = [view.to(memory_format=torch.channels_last) for view in job.views(batch.images, batch.generator())]
+            with autocast(job.device, job.precision):
+                out: Output = model(x, batch)
+            out.loss.backward()
+            norm = gradient_norm(parameters)
+            method.before_step()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            method.after_step()
+            journal.note(done, out, norm, lr)  # the only host sync, when a line is due
+            if job.probe and (done == job.total or (job.probe_every and done % job.probe_every == 0)) and rank() == 0:
+                with journal.aside():
+                    journal.probe(done, job.probe(method.encoder))
+            journal.show(done)
+            if done == job.total or stop.asked or done % job.save_every == 0:
+                saver(done, must=done == job.total or stop.asked)
+            if stop.asked:
+                raise Interrupted(done, stop.signal)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Asked to stop, and stopped behind a checkpoint."""
+
+    def __init__(self, step: int, number: int):
+        super().__init__(f"stopped after step {step:,}")
+        self.step, self.exit_code = step, 128 + number
+
+
+@torch.no_grad()
+def gradient_norm(parameters: list[Tensor]) -> Tensor:
+    return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+
+
+class Saver:
+    """Writes checkpoints, from the first process alone: all others have the same weights and state.
+
+    Where steps are so short that saving on schedule would take more than a twentieth of the time, some are passed over.
+    """
+
+    def __init__(self, job: Job, journal: Journal, path: Path):
+        self._job, self._journal, self._path = job, journal, path
+        self._saved, self._took = time.perf_counter(), 0.0
+
+    def __call__(self, done: int, *, must: bool) -> None:
+        begun = time.perf_counter()
+        if rank() != 0 or (not must and begun - self._saved < 20 * self._took):
+            return
+        with self._journal.aside():
+            state = {"step": done, "method": self._job.method.state_dict(), "optimizer": self._job.optimizer.state_dict()}
+            save(self._path, {**state, "journal": self._journal.state()})
+        self._saved = time.perf_counter()
+        self._took = self._saved - begun
+
+
+class Stop:
+    asked = False
+    signal = 0
+
+
+@contextmanager
+def stop_signals() -> Iterator[Stop]:
+    """SIGINT and SIGTERM are noted, once; the step that runs is finished first. A second SIGINT interrupts at once.
+
+    Other processes than the first go on: it needs them for the step it is in, and leaves behind a checkpoint that is theirs too.
+    """
+    stop = Stop()
+    before: dict[int, Any] = {}
+
+    def note(number: int, frame: object) -> None:
+        stop.asked, stop.signal = rank() == 0, number
+        for earlier, handler in before.items():
+            if rank() == 0:
+                signal.signal(earlier, handler)
+
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, note)
+    except ValueError:  # only the main thread may: elsewhere signals are whoever's that is
+        pass
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,311 @@
+"""Pretraining through its real entry points: on the digits, with a network of a few hundred weights."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+from safetensors.torch import load_file
+
+import smi
+from smi.config import resolve
+from smi.errors import UserError
+
+TESTS = Path(__file__).parent
+SMI = [str(Path(sys.executable).with_name("smi"))]
+TINY = ["--encoder", "tiny.Net", "--batch-size", "64", "--log.probe_images", "200"]
+WIDTHS = ["--method.widths", "[16, 16]"]
+
+
+def environment(**more: str) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"} | more
+
+
+def command(*arguments: str, program: list[str] = SMI, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*program, *map(str, arguments)], capture_output=True, text=True, timeout=180, check=False, env=environment(**more), cwd=TESTS
+    )
+
+
+def digits(out: Path, *arguments: str) -> list[str]:
+    return ["pretrain", "digits", "--out", str(out), *TINY, *arguments]
+
+
+def same(a: object, b: object, where: str = "") -> None:
+    """To the bit."""
+    assert type(a) is type(b), where
+    if isinstance(a, torch.Tensor):
+        assert torch.equal(a, b), where
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys(), where
+        for key in a:
+            same(a[key], b[key], f"{where}.{key}")
+    elif isinstance(a, list):
+        assert len(a) == len(b), where
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            same(x, y, f"{where}[{i}]")
+    else:
+        assert a == b, where
+
+
+def same_run(a: Path, b: Path) -> None:
+    states = [torch.load(folder / "checkpoints" / "last.pt", weights_only=True) for folder in (a, b)]
+    for state in states:
+        del state["journal"]["position"]  # lengths of lines differ with the time they tell
+    same(*states)
+    lines = [[{**line, "timing": None} for line in smi.Run(folder).lines()] for folder in (a, b)]
+    same(*lines)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    out = tmp_path_factory.mktemp("runs") / "a"
+    return out, command(*digits(out, "--epochs", "2", *WIDTHS))
+
+
+def test_a_run_leaves_everything_behind(finished):
+    out, result = finished
+    assert result.returncode == 0, result.stderr
+    assert {"config.yaml", "run.json", "metrics.jsonl", "checkpoints", "encoder.safetensors"} <= {path.name for path in out.iterdir()}
+    run = smi.Run(out)
+    assert run.finished
+    assert "kNN" in repr(run)
+    last = run.metrics()[-1]
+    assert last["step"] == 50  # 1,614 images, 64 a step, two epochs
+    assert {"loss", "terms", "ratio", "gradient_norm", "feature_std", "feature_std_raw", "effective_rank"} <= last.keys()
+    assert {"dependency", "anticorrelated", "lr", "per_step"} <= last.keys()
+    assert last["timing"].keys() == {"images_per_second", "waiting", "peak_memory_mb"}
+    assert last["terms"].keys() == {"alignment", "redundancy"}
+    assert last["ratio"] == pytest.approx(last["terms"]["redundancy"] / last["terms"]["alignment"])
+    losses = [value for line in run.metrics() for value in line["per_step"]["loss"]]
+    assert len(losses) == 50
+    assert losses[-1] < losses[0]
+    assert [probe["step"] for probe in run.probes()] == [25, 50]
+    assert run.probes()[-1]["probe"]["knn"] > 0.2
+
+
+def test_one_plain_line_per_epoch_where_there_is_no_terminal(finished):
+    _, result = finished
+    lines = [line for line in result.stdout.splitlines() if line.startswith("epoch")]
+    assert len(lines) == 2
+    for word in ("epoch 1/2", "loss", "feature std", "kNN", "images/s", "ETA"):
+        assert word in lines[0]
+    assert result.stderr == ""
+
+
+def test_derived_values_are_printed(tmp_path):
+    result = command(*digits(tmp_path / "a", "--epochs", "1", *WIDTHS, "--optimizer.scale_lr", "true", "optimizer.lr=0.02"))
+    assert result.returncode == 0, result.stderr
+    assert "peak lr 0.005 = 0.02 × 64/256" in result.stdout
+    assert "64 on one device; 25 steps in 1 epochs" in result.stdout
+
+
+def test_the_encoder_comes_back(finished):
+    out, _ = finished
+    sys.path.insert(0, str(TESTS))
+    encoder = smi.Run(out).encoder()
+    assert not encoder.training
+    weights = load_file(out / "encoder.safetensors")
+    same(dict(encoder.network.state_dict()), weights)
+    assert encoder(torch.zeros(2, 3, 8, 8)).shape == (2, 8)
+
+
+def test_its_configuration_repeats_it(finished, tmp_path):
+    out, _ = finished
+    result = command("pretrain", str(out / "config.yaml"), "--out", str(tmp_path / "b"))
+    assert result.returncode == 0, result.stderr
+    same_run(out, tmp_path / "b")
+
+
+def test_again_when_finished_is_nothing_to_do(finished):
+    out, _ = finished
+    before = (out / "checkpoints" / "last.pt").stat().st_mtime_ns
+    result = command(*digits(out, "--epochs", "2", *WIDTHS))
+    assert result.returncode == 0
+    assert "finished" in result.stdout
+    assert (out / "checkpoints" / "last.pt").stat().st_mtime_ns == before
+
+
+def test_another_configuration_is_refused_and_named(finished):
+    out, _ = finished
+    result = command(*digits(out, "--epochs", "3", *WIDTHS, "--optimizer.lr", "0.5"))
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert "epochs: 2 there, 3 asked" in result.stderr
+    assert "optimizer.lr: 0.001 there, 0.5 asked" in result.stderr
+
+
+def test_fresh_moves_the_old_run_aside(finished, tmp_path):
+    old, _ = finished
+    out = tmp_path / "a"
+    subprocess.run(["cp", "-r", str(old), str(out)], check=True)
+    result = command(*digits(out, "--epochs", "1", *WIDTHS, "--fresh"))
+    assert result.returncode == 0, result.stderr
+    assert smi.Run(tmp_path / "a.1").metrics()[-1]["step"] == 50
+    assert smi.Run(out).metrics()[-1]["step"] == 25
+
+
+RESUMED = {
+    "SMI": [*WIDTHS],
+    "BYOL": ["--method.widths", "[16, 8]"],
+    "MoCoV2": ["--method.queue_size", "128", "--method.widths", "[16, 8]"],
+    "PIRL": [],
+}
+
+
+@pytest.mark.parametrize("method", RESUMED)
+def test_killed_and_resumed_ends_as_if_it_had_not_been(method, tmp_path):
+    """kill -9, several times, whatever it is doing; with dropout, so that what a network draws counts too."""
+    settings = ["--method", method, *RESUMED[method], "--epochs", "6", "--encoder.drop", "0.1", "--log.save_every", "0.1", "--log.every", "7"]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert command(*digits(whole, *settings)).returncode == 0
+    kills = 0
+    for lines in (3, 9, 16):
+        process = subprocess.Popen(
+            [*SMI, *digits(cut, *settings)], env=environment(), cwd=TESTS, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        metrics = cut / "metrics.jsonl"
+        while process.poll() is None and not (metrics.is_file() and metrics.read_bytes().count(b"\n") >= lines):
+            time.sleep(0.01)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait()
+    assert kills >= 2
+    result = command(*digits(cut, *settings))
+    assert result.returncode == 0, result.stderr
+    assert "resumed    after step" in result.stdout
+    same_run(whole, cut)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_a_checkpoint_of_that_step(number, tmp_path):
+    settings = [*WIDTHS, "--epochs", "40", "--log.save_every", "1000", "--log.every", "7"]
+    process = subprocess.Popen([*SMI, *digits(tmp_path / "a", *settings)], env=environment(), cwd=TESTS, stdout=subprocess.PIPE, text=True)
+    metrics = tmp_path / "a" / "metrics.jsonl"
+    while process.poll() is None and not (metrics.is_file() and metrics.read_bytes().count(b"\n") >= 3):
+        time.sleep(0.01)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert "the same command goes on from there" in output
+    state = torch.load(tmp_path / "a" / "checkpoints" / "last.pt", weights_only=True)
+    assert f"stopped after step {state['step']:,} of 1,000" in output
+    assert state["step"] % 7 + len(smi.Run(tmp_path / "a").metrics()) > 0
+
+
+def test_nan_stops_behind_the_last_good_checkpoint(tmp_path):
+    result = command(*digits(tmp_path / "a", "--method", "tiny.Mine", "--method.fails_at", "0.7", "--epochs", "4", "--log.save_every", "0.04"))
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    assert "nan" in result.stderr.lower()
+    state = torch.load(tmp_path / "a" / "checkpoints" / "last.pt", weights_only=True)
+    assert state["step"] <= 70
+    assert all(value.isfinite().all() for value in state["method"].values())
+    for line in (tmp_path / "a" / "metrics.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=lambda constant: pytest.fail(constant))
+
+
+def test_a_folder_of_photographs_needs_no_other_flag(tmp_path):
+    generator = np.random.default_rng(0)
+    (tmp_path / "photos").mkdir()
+    for i in range(40):
+        Image.fromarray(generator.integers(0, 256, (40, 30, 3), dtype=np.uint8)).save(tmp_path / "photos" / f"{i}.png")
+    (tmp_path / "photos" / "broken.jpg").write_bytes(b"not a picture")
+    result = command(
+        *["pretrain", "--data", str(tmp_path / "photos"), "--out", str(tmp_path / "a"), "--epochs", "1", "--encoder", "tiny.Net", *WIDTHS],
+        SMI_CACHE=str(tmp_path / "cache"),
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("chose recipe cifar10-small for 41 images of 30 px on a CPU")
+    assert "no labels to probe with" in result.stdout
+    assert (tmp_path / "a" / "bad-files.txt").read_text().startswith("broken.jpg\t")
+
+
+def test_two_processes_train_together(tmp_path):
+    program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "smi"]
+    result = command(*digits(tmp_path / "a", "--epochs", "1", *WIDTHS), program=program)
+    assert result.returncode == 0, result.stderr
+    assert "64 (32 on each of 2 devices)" in result.stdout
+    assert result.stdout.count("epoch 1/1") == 1
+    run = smi.Run(tmp_path / "a")
+    assert run.finished
+    assert run.metrics()[-1]["step"] == 25
+    assert run.about["world_size"] == 2
+    refused = command(*digits(tmp_path / "a", "--epochs", "1", *WIDTHS))
+    assert refused.returncode == 2
+    assert "world_size: 2 there, 1 now" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["pretrain", "--out", "x"], "name a recipe"),
+        (["pretrain", "digits"], "--out"),
+        (["pretrain", "digitz", "--out", "x"], "did you mean digits?"),
+        (["pretrain", "digits", "--out", "x", "--epoch", "3"], "did you mean --epochs?"),
+        (["pretrain", "digits", "--out", "x", "--optimizer.lrr", "3"], "did you mean optimizer.lr?"),
+        (["pretrain", "digits", "--out", "x", "--method", "none.Such"], "cannot be imported"),
+        (["pretrain", "digits", "--out", "x", "--encoder", "resnet5"], "did you mean resnet50?"),
+        (["pretrain", "digits", "--out", "x", "--device", "tpu"], "there is no device"),
+        (["pretrain", "digits", "--out", "x", "--batch-size", "5000"], "make the batch smaller"),
+        (["pretrain", "digits", "--out", "x", "--log-to", "paper"], "there is no logger"),
+        (["pretrain", "digits", "--out", "x", "--data", "nowhere"], "there is no set or folder"),
+        (["cost", "optimizer.lr=3"], "optimizer.lr"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_leave_nothing(arguments, sentence, tmp_path):
+    result = subprocess.run([*SMI, *arguments], capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path, env=environment())
+    assert result.returncode == 2, result.stderr
+    assert sentence in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert list(tmp_path.rglob("metrics.jsonl")) == []
+
+
+def test_from_python(tmp_path, capsys):
+    sys.path.insert(0, str(TESTS))
+    run = smi.pretrain(
+        "digits", out=tmp_path / "a", encoder="tiny.Net", epochs=1, batch_size=128, seed=3, settings={"method.widths": [8, 8], "log.every": 5}
+    )
+    assert run.folder == tmp_path / "a"
+    assert run.finished
+    assert run.config["seed"] == 3
+    assert run.config["method"]["widths"] == [8, 8]
+    with pytest.raises(UserError, match="seed: 3 there, 0 asked"):
+        smi.pretrain("digits", out=tmp_path / "a", encoder="tiny.Net", epochs=1, batch_size=128, settings={"method.widths": [8, 8], "log.every": 5})
+
+
+def test_a_folder_that_is_something_else_is_left_alone(tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "letter.txt").write_text("dear")
+    result = command(*digits(tmp_path / "notes", *WIDTHS))
+    assert result.returncode == 2
+    assert "is no run" in result.stderr
+    assert [path.name for path in (tmp_path / "notes").iterdir()] == ["letter.txt"]
+
+
+def test_validation_images_are_kept_from_training(tmp_path):
+    from smi.pretraining import Machine, _Images
+
+    config = resolve("digits", {"data.validation": 0.2, "data.images": 1000})
+    images = _Images.open(config, Machine(torch.device("cpu"), None, None, (), False))
+    assert len(images.pretrain) == len(images.bank) == 1000
+    assert len(images.held_out) == round(0.2 * 1614)
+    apart = {image.numpy().tobytes() for image in images.held_out[:]}
+    shown = {image.numpy().tobytes() for image in images.pretrain[:]}
+    assert len(apart & shown) <= 1  # two of scikit-learn's digits may be alike to the pixel
+
+
+def test_the_configuration_is_readable(finished):
+    out, _ = finished
+    config = yaml.safe_load((out / "config.yaml").read_text())
+    assert config["method"]["name"] == "SMI"
+    assert config["encoder"] == {"name": "tiny.Net"}
