@@ -1,0 +1,52 @@
+"""The learning rate, and whatever else changes, as pure functions of progress: the share of training that is done, from 0 to 1."""
+
+import math
+from typing import Literal
+
+from torch.optim import Optimizer
+
+Schedule = Literal["cosine", "step", "constant"]
+
+
+def cosine(start: float, end: float, progress: float) -> float:
+    """Half a cosine wave from start to end, both of which it meets exactly."""
+    share = (1 + math.cos(math.pi * progress)) / 2
+    return share * start + (1 - share) * end
+
+
+def steps(progress: float) -> float:
+    """A tenth of it from 60 % of training on, and a hundredth from 80 %, as MoCo does at epochs 120 and 160 of 200."""
+    return 1.0 if progress < 0.6 else 0.1 if progress < 0.8 else 0.01
+
+
+def constant(progress: float) -> float:
+    return 1.0
+
+
+def lr_factor(schedule: Schedule, progress: float, warmup: float, final: float) -> float:
+    """What the peak learning rate is multiplied by.
+
+    warmup: the share of training in which it rises from 0 in a straight line. The cosine begins where that ends; steps do not move.
+    final: where the cosine ends, as a share of the peak.
+    """
+    if not 0 <= progress <= 1:
+        raise ValueError(f"progress must be between 0 and 1; got {progress}.")
+    if not 0 <= warmup < 1:
+        raise ValueError(f"warmup must be a share of training, 0 or more and less than 1; got {warmup}.")
+    if progress < warmup:
+        risen, rest = progress / warmup, 0.0
+    else:
+        risen, rest = 1.0, (progress - warmup) / (1 - warmup)
+    if schedule == "cosine":
+        return risen * cosine(1.0, final, rest)
+    if schedule == "step":
+        return risen * steps(progress)
+    if schedule == "constant":
+        return risen * constant(progress)
+    raise ValueError(f"there is no schedule {schedule!r}: choose cosine, step or constant.")
+
+
+def set_lr(optimizer: Optimizer, factor: float) -> None:
+    """Each group's learning rate becomes this share of its peak."""
+    for group in optimizer.param_groups:
+        group["lr"] = factor * group["peak_lr"]
