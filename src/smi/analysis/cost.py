@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from smi.errors import UserError
+from smi.tables import align
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -236,13 +237,3 @@ Measured    medians for one device alone, {batch}×{dim}: {machine}.
 def giga(macs: int) -> str:
     """In 10^9, truncated to two decimals as the paper does; three digits where that would hide a small number."""
     return f"{macs // 10**9}.{macs % 10**9 // 10**7:02}" if macs >= 10**9 else f"{macs / 1e9:.3g}"
-
-
-def align(headers: list[str], table: list[list[str]]) -> str:
-    """Columns of text: the first to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(headers, *table, strict=True)]
-    lines = [headers, ["-" * width for width in widths], *table]
-    return "\n".join(
-        "  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths, strict=True)))
-        for line in lines
-    )
