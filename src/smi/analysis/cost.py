@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from smi.errors import UserError
+from smi.machine import default_device, describe_device, wait
 from smi.tables import align
 
 if TYPE_CHECKING:
@@ -108,13 +109,13 @@ def measure_loss(criterion: Callable[..., "Tensor"], views: Sequence["Tensor"], 
     for repeat in range(2 + repeats):
         for z in views:
             z.grad = None
-        _wait(device)
+        wait(device)
         start = time.perf_counter()
         loss = criterion(*views)
-        _wait(device)
+        wait(device)
         middle = time.perf_counter()
         torch.autograd.backward(loss)
-        _wait(device)
+        wait(device)
         if repeat >= 2:  # the first two warm up
             forward.append(middle - start)
             backward.append(time.perf_counter() - middle)
@@ -147,34 +148,6 @@ def peak_bytes(step: Callable[[], None], device: Any) -> int | None:
         held += event.nbytes()
         peak = max(peak, held)
     return peak
-
-
-def default_device() -> Any:
-    import torch
-
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-
-
-def _wait(device: Any) -> None:
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
-
-
-def describe_device() -> str:
-    import platform
-
-    import torch
-
-    device = default_device()
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{platform.machine()} {device.type}, {torch.get_num_threads()} threads, torch {torch.__version__}"
 
 
 # ------------------------------------------------------------------------------------------------------------------- what is printed
