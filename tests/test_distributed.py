@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from smi import losses
-from smi.distributed import all_mean, join, own, world_size
+from smi.distributed import all_mean, join, own, shuffle, unshuffle, world_size
 from smi.nn import Center, MemoryBank, Queue
 
 N, INPUT = 5, 6
@@ -95,6 +95,8 @@ def work(rank: int, folder: Path) -> None:
     center.update([z, 2 * z])
     results["state"] = {"queue": queue.keys, "bank": bank.entries, "center": center.mean, "all_mean": all_mean(z), "join": join(z)}
     results["own"] = torch.equal(own(join(z)), z)
+    results["shuffle"] = shuffle(z)
+    results["unshuffle"] = torch.equal(unshuffle(shuffle(z)), z)
     torch.save(results, folder / f"{rank}.pt")
 
 
@@ -169,11 +171,20 @@ def test_state_is_the_same_on_every_process_and_holds_all_data(ranks):
     torch.testing.assert_close(state["join"], torch.cat(zs))
 
 
+def test_rows_are_dealt_out_and_come_home(ranks):
+    zs = torch.cat([torch.randn(3, 4, generator=torch.Generator().manual_seed(rank)) for rank in range(2)])
+    assert torch.equal(ranks[0]["shuffle"], zs[[0, 2, 4]])
+    assert torch.equal(ranks[1]["shuffle"], zs[[1, 3, 5]])
+    assert all(result["unshuffle"] for result in ranks)
+
+
 def test_one_process_is_the_identity():
     z = torch.randn(3, 4, requires_grad=True)
     assert world_size() == 1
     assert join(z) is z
     assert own(z) is z
+    assert shuffle(z) is z
+    assert unshuffle(z) is z
     mean = all_mean(z)
     assert torch.equal(mean, z)
     assert not mean.requires_grad

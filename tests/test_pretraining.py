@@ -21,7 +21,7 @@ from smi.errors import UserError
 
 TESTS = Path(__file__).parent
 SMI = [str(Path(sys.executable).with_name("smi"))]
-TINY = ["--encoder", "tiny.Net", "--batch-size", "64", "--log.probe_images", "200"]
+TINY = ["--encoder", "homemade.Net", "--batch-size", "64", "--log.probe_images", "200"]
 WIDTHS = ["--method.widths", "[16, 16]"]
 
 
@@ -203,7 +203,7 @@ def test_a_signal_leaves_a_checkpoint_of_that_step(number, tmp_path):
 
 
 def test_nan_stops_behind_the_last_good_checkpoint(tmp_path):
-    result = command(*digits(tmp_path / "a", "--method", "tiny.Mine", "--method.fails_at", "0.7", "--epochs", "4", "--log.save_every", "0.04"))
+    result = command(*digits(tmp_path / "a", "--method", "homemade.Agreement", "--method.fails_at", "0.7", "--epochs", "4", "--log.save_every", "0.04"))
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
     assert "nan" in result.stderr.lower()
@@ -221,7 +221,7 @@ def test_a_folder_of_photographs_needs_no_other_flag(tmp_path):
         Image.fromarray(generator.integers(0, 256, (40, 30, 3), dtype=np.uint8)).save(tmp_path / "photos" / f"{i}.png")
     (tmp_path / "photos" / "broken.jpg").write_bytes(b"not a picture")
     result = command(
-        *["pretrain", "--data", str(tmp_path / "photos"), "--out", str(tmp_path / "a"), "--epochs", "1", "--encoder", "tiny.Net", *WIDTHS],
+        *["pretrain", "--data", str(tmp_path / "photos"), "--out", str(tmp_path / "a"), "--epochs", "1", "--encoder", "homemade.Net", *WIDTHS],
         SMI_CACHE=str(tmp_path / "cache"),
     )
     assert result.returncode == 0, result.stderr
@@ -273,14 +273,14 @@ def test_mistakes_are_one_sentence_and_leave_nothing(arguments, sentence, tmp_pa
 def test_from_python(tmp_path, capsys):
     sys.path.insert(0, str(TESTS))
     run = smi.pretrain(
-        "digits", out=tmp_path / "a", encoder="tiny.Net", epochs=1, batch_size=128, seed=3, settings={"method.widths": [8, 8], "log.every": 5}
+        "digits", out=tmp_path / "a", encoder="homemade.Net", epochs=1, batch_size=128, seed=3, settings={"method.widths": [8, 8], "log.every": 5}
     )
     assert run.folder == tmp_path / "a"
     assert run.finished
     assert run.config["seed"] == 3
     assert run.config["method"]["widths"] == [8, 8]
     with pytest.raises(UserError, match="seed: 3 there, 0 asked"):
-        smi.pretrain("digits", out=tmp_path / "a", encoder="tiny.Net", epochs=1, batch_size=128, settings={"method.widths": [8, 8], "log.every": 5})
+        smi.pretrain("digits", out=tmp_path / "a", encoder="homemade.Net", epochs=1, batch_size=128, settings={"method.widths": [8, 8], "log.every": 5})
 
 
 def test_a_folder_that_is_something_else_is_left_alone(tmp_path):
@@ -308,4 +308,4 @@ def test_the_configuration_is_readable(finished):
     out, _ = finished
     config = yaml.safe_load((out / "config.yaml").read_text())
     assert config["method"]["name"] == "SMI"
-    assert config["encoder"] == {"name": "tiny.Net"}
+    assert config["encoder"] == {"name": "homemade.Net"}

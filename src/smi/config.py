@@ -145,6 +145,8 @@ def check(config: Config) -> None:
             raise UserError(f"{name} must be 0 or more, not {value}")
     if not 0 <= config.data.validation < 1:
         raise UserError(f"data.validation must be a share of the images from 0 to below 1, not {config.data.validation}")
+    if config.optimizer.warmup_epochs >= config.epochs:
+        raise UserError(f"optimizer.warmup_epochs ({config.optimizer.warmup_epochs:g}) must be below epochs ({config.epochs})")
     if config.data.images is not None and config.data.images < 2:
         raise UserError(f"data.images must be 2 or more, not {config.data.images}")
 

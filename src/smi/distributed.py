@@ -83,6 +83,20 @@ def own(joined: Tensor) -> Tensor:
     return joined.chunk(world_size())[rank()] if world_size() > 1 else joined
 
 
+def shuffle(x: Tensor) -> Tensor:
+    """Rows dealt out like cards: process r of W gets every W-th row of all processes' rows, from the r-th on.
+
+    MoCo's keys go through batch norms in this company and come home by `unshuffle`: a query's statistics then say nothing of its key's.
+    The order of images is random as it is, so the deal need not be.
+    """
+    return join(x)[rank() :: world_size()] if world_size() > 1 else x
+
+
+def unshuffle(x: Tensor) -> Tensor:
+    """What undoes `shuffle`."""
+    return own(torch.stack(join(x).chunk(world_size()), dim=1).flatten(0, 1)) if world_size() > 1 else x
+
+
 class _Join(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor) -> Tensor:

@@ -147,7 +147,7 @@ def _train(config: Config, run: Run, batches: Batches, images: "_Images", machin
         seed=config.seed,
         total=config.epochs * per_epoch,
         schedule=config.optimizer.schedule or method.schedule,
-        warmup=min(1.0, config.optimizer.warmup_epochs / config.epochs),
+        warmup=config.optimizer.warmup_epochs / config.epochs,
         final_lr=config.optimizer.final_lr,
         save_every=max(1, round(config.log.save_every * per_epoch)),
         probe_every=max(1, round(config.log.probe_every * per_epoch)) if config.log.probe_every else 0,

@@ -18,7 +18,7 @@ from smi.devices import Precision, autocast
 from smi.distributed import data_parallel, rank
 from smi.journal import Journal
 from smi.methods import Method, Output
-from smi.optim import lr_factor, set_lr
+from smi.optim import Schedule, lr_factor, set_lr
 from smi.views import Views
 
 
@@ -34,7 +34,7 @@ class Job:
     precision: Precision
     seed: int
     total: int  # steps
-    schedule: str
+    schedule: Schedule
     warmup: float  # share of training
     final_lr: float  # share of the peak
     save_every: int  # steps
@@ -53,7 +53,7 @@ def train(job: Job, journal: Journal, checkpoint: Path, *, start: int = 0) -> No
         for step in range(start, job.total):
             done, progress = step + 1, step / job.total
             method.progress, method.epoch = progress, step // job.batches.steps_per_epoch
-            lr = set_lr(optimizer, lr_factor(job.schedule, progress, warmup=job.warmup, final=job.final_lr))
+            set_lr(optimizer, lr_factor(job.schedule, progress, warmup=job.warmup, final=job.final_lr))
             torch.manual_seed(derive(job.seed, "step", step, rank()))  # for what a network itself draws, such as dropout
             with journal.waiting():
                 batch = next(arriving).to(job.device)
@@ -66,7 +66,7 @@ def train(job: Job, journal: Journal, checkpoint: Path, *, start: int = 0) -> No
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             method.after_step()
-            journal.note(done, out, norm, lr)  # the only host sync, when a line is due
+            journal.note(done, out, norm, lr=optimizer.param_groups[0]["lr"])  # the only host sync, when a line is due
             if job.probe and (done == job.total or (job.probe_every and done % job.probe_every == 0)) and rank() == 0:
                 with journal.aside():
                     journal.probe(done, job.probe(method.encoder))

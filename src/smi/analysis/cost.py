@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from smi.errors import UserError
+from smi.machine import default_device, describe_device, wait
+from smi.tables import align
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -107,13 +109,13 @@ def measure_loss(criterion: Callable[..., "Tensor"], views: Sequence["Tensor"], 
     for repeat in range(2 + repeats):
         for z in views:
             z.grad = None
-        _wait(device)
+        wait(device)
         start = time.perf_counter()
         loss = criterion(*views)
-        _wait(device)
+        wait(device)
         middle = time.perf_counter()
         torch.autograd.backward(loss)
-        _wait(device)
+        wait(device)
         if repeat >= 2:  # the first two warm up
             forward.append(middle - start)
             backward.append(time.perf_counter() - middle)
@@ -146,34 +148,6 @@ def peak_bytes(step: Callable[[], None], device: Any) -> int | None:
         held += event.nbytes()
         peak = max(peak, held)
     return peak
-
-
-def default_device() -> Any:
-    import torch
-
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-
-
-def _wait(device: Any) -> None:
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
-
-
-def describe_device() -> str:
-    import platform
-
-    import torch
-
-    device = default_device()
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{platform.machine()} {device.type}, {torch.get_num_threads()} threads, torch {torch.__version__}"
 
 
 # ------------------------------------------------------------------------------------------------------------------- what is printed
@@ -236,13 +210,3 @@ Measured    medians for one device alone, {batch}×{dim}: {machine}.
 def giga(macs: int) -> str:
     """In 10^9, truncated to two decimals as the paper does; three digits where that would hide a small number."""
     return f"{macs // 10**9}.{macs % 10**9 // 10**7:02}" if macs >= 10**9 else f"{macs / 1e9:.3g}"
-
-
-def align(headers: list[str], table: list[list[str]]) -> str:
-    """Columns of text: the first to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(headers, *table, strict=True)]
-    lines = [headers, ["-" * width for width in widths], *table]
-    return "\n".join(
-        "  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths, strict=True)))
-        for line in lines
-    )

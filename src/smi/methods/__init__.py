@@ -10,6 +10,7 @@ from typing import Any
 
 from smi.errors import UserError
 from smi.methods.base import Method, Output
+from smi.methods.modalities import Modalities
 from smi.nn import Encoder
 from smi.nn.imports import import_path
 
@@ -28,7 +29,7 @@ HOMES = {
     "PIRL": "pirl",
 }
 
-__all__ = ["HOMES", "Method", "Output", "create_method", "find_method", "name_of", "settings_of"]
+__all__ = ["HOMES", "Method", "Modalities", "Output", "create_method", "find_method", "name_of", "settings_of"]
 
 
 def find_method(name: str) -> type[Method]:
@@ -64,6 +65,6 @@ def settings_of(method: type[Method]) -> dict[str, inspect.Parameter]:
 
 def create_method(name: str, encoder: Encoder, *, num_images: int | None = None, **settings: Any) -> Method:
     method = find_method(name)
-    if "num_images" in settings_of(method):
+    if num_images is not None and "num_images" in settings_of(method):
         settings["num_images"] = num_images
     return method(encoder, **settings)

@@ -1,10 +1,13 @@
 """How views become a loss. x views, h features [N, F], z projections [N, K], p predictions."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
 from smi.data import Batch
@@ -63,3 +66,14 @@ class Method(nn.Module, ABC):
 
     def after_step(self) -> None:
         """After the optimizer, for instance to move a teacher."""
+
+
+def cosine(start: float, end: float, progress: float) -> float:
+    """Half a cosine from start, at progress 0, to end, at 1."""
+    return end + (start - end) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def together(network: nn.Module, views: Sequence[Tensor]) -> list[Tensor]:
+    """Each view's outputs, by one pass for all neighbours of one size: small views are many, and batch norms see them at once."""
+    groups = [list(group) for _, group in groupby(views, key=lambda x: x.shape[-1])]
+    return [outputs for group in groups for outputs in network(torch.cat(group)).chunk(len(group))]

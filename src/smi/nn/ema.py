@@ -24,5 +24,6 @@ class Ema(nn.Module):
     @torch.no_grad()
     def follow(self, *modules: nn.Module, momentum: float) -> None:
         """Move 1 - momentum of the way towards the modules it was copied from."""
-        theirs = [parameter for module in modules for parameter in module.parameters()]
-        torch._foreach_lerp_(list(self.network.parameters()), theirs, 1 - momentum)
+        ours: list[Tensor] = list(self.network.parameters())
+        theirs: list[Tensor] = [parameter for module in modules for parameter in module.parameters()]
+        torch._foreach_lerp_(ours, theirs, 1 - momentum)

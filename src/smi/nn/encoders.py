@@ -34,11 +34,12 @@ class Encoder(nn.Module):
 
     def map(self, x: Tensor) -> Tensor:
         """Features at each place, [N, C, H, W]."""
-        if not hasattr(self.network, "forward_features"):
+        forward_features = getattr(self.network, "forward_features", None)
+        if forward_features is None:
             raise UserError(
                 f"{type(self.network).__name__} has no forward_features, as timm's networks do, so there is no map of its features"
             )
-        features: Tensor = self.network.forward_features(x)
+        features: Tensor = forward_features(x)
         if features.ndim == 3:  # tokens of a transformer, those that are no place first
             tokens = features[:, getattr(self.network, "num_prefix_tokens", 0) :]
             side = round(tokens.shape[1] ** 0.5)

@@ -19,7 +19,7 @@ class Net(nn.Module):
         return self.drop(self.norm(self.conv(x)).relu().mean(dim=(2, 3)))
 
 
-class Mine(Method):
+class Agreement(Method):
     """A method of one's own, which can be made to fail."""
 
     def __init__(self, encoder, *, weight: float = 1.0, fails_at: float = 2.0):

@@ -1,0 +1,229 @@
+"""What holds for every method."""
+
+import copy
+import inspect
+
+import pytest
+import torch
+from tiny import NAMES, NUM_IMAGES, batch, make, train, views
+from torch import Tensor
+
+from smi.data import Batch
+from smi.errors import UserError
+from smi.losses import Terms
+from smi.methods import HOMES, Method, Output, create_method, find_method, settings_of
+from smi.nn import Encoder
+from smi.views import Views, policy
+
+FROZEN = {"SwAV": {"prototypes.weight"}, "DINO": {"last.weight"}}  # in the first epoch
+every = pytest.mark.parametrize("name", NAMES)
+
+
+def step(method: Method, n: int = 6, seed: int = 1) -> Output:
+    return method(views(method, n, seed), batch(n, seed))
+
+
+def gradients(method: Method) -> dict[str, Tensor | None]:
+    return {name: p.grad for name, p in method.named_parameters() if p.requires_grad}
+
+
+@every
+@pytest.mark.parametrize("n", [2, 5, 6])
+def test_every_parameter_is_trained(name, n):
+    method = make(name)
+    out = step(method, n)
+    assert out.loss.isfinite()
+    assert out.h.shape == (n, 10)
+    assert out.z1.shape == out.z2.shape == (n, 6)
+    assert out.loss.item() == pytest.approx(sum(term.item() for term in out.terms.values()), abs=1e-5)
+    out.loss.backward()
+    for parameter, grad in gradients(method).items():
+        assert grad is not None, parameter
+        assert grad.isfinite().all(), parameter
+        assert n == 2 or grad.abs().max() > 0, parameter  # batch norm leaves two samples only their signs
+
+
+@every
+def test_what_is_frozen_in_the_first_epoch_has_no_gradient(name):
+    method = make(name)
+    for method.epoch in (0, 1):
+        step(method).loss.backward()
+        method.before_step()
+        frozen = {parameter for parameter, grad in gradients(method).items() if grad is None}
+        assert frozen == (FROZEN.get(name, set()) if method.epoch == 0 else set())
+
+
+@pytest.mark.parametrize("name", FROZEN)
+@pytest.mark.parametrize("make_optimizer", [torch.optim.AdamW, torch.optim.SGD])
+def test_optimizers_pass_over_what_is_frozen(name, make_optimizer):
+    method = make(name)
+    optimizer = make_optimizer(method.parameters(), lr=0.1, weight_decay=0.1)
+    (parameter,) = FROZEN[name]
+    start = method.get_parameter(parameter).clone()
+    train(method, optimizer, range(2))
+    assert torch.equal(method.get_parameter(parameter), start)
+    train(method, optimizer, range(2, 3))
+    assert not torch.equal(method.get_parameter(parameter), start)
+
+
+@every
+def test_loss_falls_on_one_batch(name):
+    """Teachers, queues and centres held still: a moving target may well raise it."""
+    method = make(name)
+    optimizer = torch.optim.AdamW(method.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = step(method).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert sum(losses[-3:]) / 3 < min(losses[:2])
+
+
+@every
+def test_resumed_training_is_the_same_to_the_bit(name):
+    whole, resumed = make(name), make(name)
+    optimizers = [torch.optim.AdamW(method.parameters(), lr=1e-2) for method in (whole, resumed)]
+    train(whole, optimizers[0], range(3))
+    saved = copy.deepcopy([whole.state_dict(), optimizers[0].state_dict()])
+    expected = train(whole, optimizers[0], range(3, 6))
+    resumed.load_state_dict(saved[0])
+    optimizers[1].load_state_dict(saved[1])
+    assert train(resumed, optimizers[1], range(3, 6)) == expected
+    assert all(torch.equal(value, resumed.state_dict()[key]) for key, value in whole.state_dict().items())
+
+
+@every
+def test_nothing_is_drawn_from_the_global_generator(name):
+    method = make(name)
+    method.eval()  # statistics of batch norms stay
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = step(method)
+    method.after_step()
+    assert torch.equal(torch.get_rng_state(), before)
+    again = make(name).eval()
+    torch.manual_seed(2)
+    assert torch.equal(step(again).loss, first.loss)
+
+
+@every
+def test_a_forward_pass_alone_changes_no_state(name):
+    """What a method keeps moves in after_step; so a loss can be looked at."""
+    method = make(name).eval()
+    before = copy.deepcopy(method.state_dict())
+    step(method)
+    assert all(torch.equal(value, before[key]) for key, value in method.state_dict().items())
+
+
+@every
+def test_bfloat16_gives_finite_losses(name):
+    method = make(name)
+    exact = step(method).loss
+    with torch.autocast("cpu", torch.bfloat16):
+        out = step(method)
+    assert out.terms.total.dtype == torch.float32
+    assert out.loss.item() == pytest.approx(exact.item(), rel=0.1, abs=0.1)
+    out.loss.backward()
+    assert all(grad is not None and grad.isfinite().all() for grad in gradients(method).values())
+    method.after_step()
+    assert all(value.dtype in (torch.float32, torch.int64) for value in method.state_dict().values())
+
+
+@every
+@pytest.mark.parametrize("progress", [0.0, 0.3])
+def test_teacher_moves_by_its_momentum_alone(name, progress):
+    method = make(name)
+    if not method.momentum_encoder:
+        assert not any("teacher" in key for key in method.state_dict())
+        return
+    optimizer = torch.optim.SGD(method.parameters(), lr=0.1)
+    method.epoch, method.progress = 1, progress
+    before = copy.deepcopy(method.teacher)
+    step(method).loss.backward()
+    optimizer.step()
+    method.after_step()
+    momentum = 0.999 if name.startswith("MoCo") else 1 - (1 - 0.996) * (torch.tensor(progress * torch.pi).cos().item() + 1) / 2
+    student = [*method.encoder.parameters(), *method.projector.parameters()]
+    for old, new, followed in zip(before.parameters(), method.teacher.parameters(), student, strict=True):
+        assert new.grad is None
+        assert not new.requires_grad
+        torch.testing.assert_close(new, momentum * old + (1 - momentum) * followed.detach(), rtol=0, atol=3e-7)  # some roundings
+
+
+@every
+def test_views_are_what_the_policy_gives(name):
+    method = make(name)
+    recipe = policy("digits")
+    wanted = method.policy(recipe)
+    images = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8)
+    given = Batch(images, torch.arange(4), 0)
+    x = Views(wanted, compiled=False)(given.images, given.generator())
+    assert [view.shape[-1] for view in x] == {"SwAV": [8, 8, 3, 3, 3], "DINO": [8, 8, 3, 3, 3], "PIRL": [8] + [2] * 9}.get(name, [8, 8])
+    assert method(x, given).loss.isfinite()
+
+
+@pytest.mark.parametrize("name", ["SwAV", "DINO"])
+def test_small_views_can_be_left_out(name):
+    method = make(name, crops=0)
+    recipe = policy("cifar10")
+    assert method.policy(recipe) is recipe
+    assert step(method).loss.isfinite()
+
+
+def test_moco_differs_from_its_second_version_in_head_blur_temperature_and_schedule():
+    first, second = make("MoCo"), make("MoCoV2")
+    recipe = policy("cifar10")
+    assert [view.blur_p for view in first.policy(recipe).views] == [0.0, 0.0]
+    assert second.policy(recipe) is recipe
+    assert (first.schedule, second.schedule) == ("step", "cosine")
+    assert [len(method.projector) for method in (first, second)] == [1, 3]
+    assert [settings_of(type(method))["temperature"].default for method in (first, second)] == [0.07, 0.2]
+
+
+@every
+def test_settings_have_types_and_defaults(name):
+    method = find_method(name)
+    assert method.__name__ == name
+    assert method.paper
+    assert method.__doc__ != Method.__doc__
+    for setting in settings_of(method).values():
+        assert setting.annotation in (int, float, tuple[int, ...])
+        assert setting.default is not inspect.Parameter.empty
+    (encoder,) = [p for p in inspect.signature(method).parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    assert encoder.annotation is Encoder
+
+
+def test_the_number_of_images_is_given_to_who_asks_for_it():
+    assert len(make("PIRL").bank.entries) == NUM_IMAGES
+    assert len(create_method("pirl", make("SMI").encoder).bank.entries) == 50_000
+
+
+class Mine(Method):
+    def __init__(self, encoder: Encoder, *, weight: float = 2.0):
+        super().__init__(encoder)
+        self.weight = weight
+
+    def forward(self, views, batch):
+        h1, h2 = (self.encoder(x) for x in views)
+        return Output(Terms(alignment=self.weight * (h1 - h2).square().mean()), h1, h1, h2)
+
+
+def test_ones_own_method_by_import_path():
+    method = create_method(f"{__name__}.Mine", make("SMI").encoder, weight=3.0)
+    assert isinstance(method, Mine)
+    assert step(method).loss.isfinite()
+    method.before_step()
+    method.after_step()
+
+
+def test_mistakes_are_sentences():
+    with pytest.raises(UserError, match="did you mean BarlowTwins"):
+        find_method("barlow-twins")
+    with pytest.raises(UserError, match=f"choose one of {', '.join(HOMES)}"):
+        find_method("xyz")
+    with pytest.raises(UserError, match="not a subclass"):
+        find_method(f"{__name__}.step")
+    with pytest.raises(UserError, match="no module 'nowhere'"):
+        find_method("nowhere.Mine")
