@@ -39,7 +39,12 @@ def test_the_papers_recipes():
         1e-3,
         1e-4,
     )
-    assert (imagenet.batch_size, imagenet.optimizer.name, imagenet.optimizer.lr, imagenet.optimizer.lr_vectors) == (2048, "LARS", 0.2, 0.0048)
+    assert (imagenet.batch_size, imagenet.optimizer.name, imagenet.optimizer.lr, imagenet.optimizer.lr_vectors) == (
+        2048,
+        "LARS",
+        0.2,
+        0.0048,
+    )
     assert (imagenet.optimizer.weight_decay, imagenet.optimizer.warmup_epochs, imagenet.optimizer.final_lr) == (1e-6, 10, 0.001)
     assert cifar.encoder == {"name": "resnet50", "stem": "cifar"}
     assert resolve("imagenette").views.size == 160

@@ -164,7 +164,19 @@ RESUMED = {
 @pytest.mark.parametrize("method", RESUMED)
 def test_killed_and_resumed_ends_as_if_it_had_not_been(method, tmp_path):
     """kill -9, several times, whatever it is doing; with dropout, so that what a network draws counts too."""
-    settings = ["--method", method, *RESUMED[method], "--epochs", "6", "--encoder.drop", "0.1", "--log.save_every", "0.1", "--log.every", "7"]
+    settings = [
+        "--method",
+        method,
+        *RESUMED[method],
+        "--epochs",
+        "6",
+        "--encoder.drop",
+        "0.1",
+        "--log.save_every",
+        "0.1",
+        "--log.every",
+        "7",
+    ]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert command(*digits(whole, *settings)).returncode == 0
     kills = 0
@@ -203,7 +215,9 @@ def test_a_signal_leaves_a_checkpoint_of_that_step(number, tmp_path):
 
 
 def test_nan_stops_behind_the_last_good_checkpoint(tmp_path):
-    result = command(*digits(tmp_path / "a", "--method", "homemade.Agreement", "--method.fails_at", "0.7", "--epochs", "4", "--log.save_every", "0.04"))
+    result = command(
+        *digits(tmp_path / "a", "--method", "homemade.Agreement", "--method.fails_at", "0.7", "--epochs", "4", "--log.save_every", "0.04")
+    )
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
     assert "nan" in result.stderr.lower()
@@ -221,7 +235,18 @@ def test_a_folder_of_photographs_needs_no_other_flag(tmp_path):
         Image.fromarray(generator.integers(0, 256, (40, 30, 3), dtype=np.uint8)).save(tmp_path / "photos" / f"{i}.png")
     (tmp_path / "photos" / "broken.jpg").write_bytes(b"not a picture")
     result = command(
-        *["pretrain", "--data", str(tmp_path / "photos"), "--out", str(tmp_path / "a"), "--epochs", "1", "--encoder", "homemade.Net", *WIDTHS],
+        *[
+            "pretrain",
+            "--data",
+            str(tmp_path / "photos"),
+            "--out",
+            str(tmp_path / "a"),
+            "--epochs",
+            "1",
+            "--encoder",
+            "homemade.Net",
+            *WIDTHS,
+        ],
         SMI_CACHE=str(tmp_path / "cache"),
     )
     assert result.returncode == 0, result.stderr
@@ -273,14 +298,27 @@ def test_mistakes_are_one_sentence_and_leave_nothing(arguments, sentence, tmp_pa
 def test_from_python(tmp_path, capsys):
     sys.path.insert(0, str(TESTS))
     run = smi.pretrain(
-        "digits", out=tmp_path / "a", encoder="homemade.Net", epochs=1, batch_size=128, seed=3, settings={"method.widths": [8, 8], "log.every": 5}
+        "digits",
+        out=tmp_path / "a",
+        encoder="homemade.Net",
+        epochs=1,
+        batch_size=128,
+        seed=3,
+        settings={"method.widths": [8, 8], "log.every": 5},
     )
     assert run.folder == tmp_path / "a"
     assert run.finished
     assert run.config["seed"] == 3
     assert run.config["method"]["widths"] == [8, 8]
     with pytest.raises(UserError, match="seed: 3 there, 0 asked"):
-        smi.pretrain("digits", out=tmp_path / "a", encoder="homemade.Net", epochs=1, batch_size=128, settings={"method.widths": [8, 8], "log.every": 5})
+        smi.pretrain(
+            "digits",
+            out=tmp_path / "a",
+            encoder="homemade.Net",
+            epochs=1,
+            batch_size=128,
+            settings={"method.widths": [8, 8], "log.every": 5},
+        )
 
 
 def test_a_folder_that_is_something_else_is_left_alone(tmp_path):

@@ -25,7 +25,10 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    write_whole(path, lambda partial: partial.write_text(text, encoding="utf-8") and None)
+    def write(partial: Path) -> None:
+        partial.write_text(text, encoding="utf-8")
+
+    write_whole(path, write)
 
 
 def save(path: Path, state: Mapping[str, Any]) -> None:

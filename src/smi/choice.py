@@ -26,10 +26,7 @@ class Choice:
 def choose_recipe(source: str, root: str | Path | None, device: torch.device) -> Choice:
     """By the images' size and the device; batch and epochs follow from how many images there are."""
     images = resolve(source, "pretrain", Path(root) if root is not None else None)
-    if isinstance(images, FileSet):
-        side = _median_side(images)
-    else:
-        side = images.parts[0].shape[-1]
+    side = _median_side(images) if isinstance(images, FileSet) else images.parts[0].shape[-1]
     small = device.type == "cpu"
     if side <= 16:
         recipe = "digits"

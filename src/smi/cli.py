@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from smi import __version__
-from smi.errors import TrainingStopped, UserError
+from smi.errors import TrainingError, UserError
 
 
 class Parser(argparse.ArgumentParser):
@@ -40,7 +40,7 @@ def main() -> None:
     except UserError as error:
         print(f"smi: {error}", file=sys.stderr)
         sys.exit(2)
-    except TrainingStopped as stopped:
+    except TrainingError as stopped:
         print(f"smi: {stopped}", file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:  # the reader of our output left, as `head` does: what is left of it has nowhere to go

@@ -77,7 +77,9 @@ class Config:
         return yaml.safe_dump(plain(self), sort_keys=False, allow_unicode=True, width=120)
 
 
-RECIPES = tuple(sorted(file.name.removesuffix(".yaml") for file in (resources.files("smi") / "recipes").iterdir() if file.name.endswith(".yaml")))
+RECIPES = tuple(
+    sorted(file.name.removesuffix(".yaml") for file in (resources.files("smi") / "recipes").iterdir() if file.name.endswith(".yaml"))
+)
 
 SHORT = {"data": "data.source", "method": "method.name", "encoder": "encoder.name", "views": "views.policy", "optimizer": "optimizer.name"}
 

@@ -63,4 +63,9 @@ def peak_memory_mb(device: torch.device) -> float:
 def versions() -> dict[str, str]:
     import timm
 
-    return {"python": platform.python_version(), "torch": torch.__version__, "timm": timm.__version__, "system": f"{platform.system()} {os.uname().release}"}
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "timm": timm.__version__,
+        "system": f"{platform.system()} {os.uname().release}",
+    }

@@ -5,5 +5,5 @@ class UserError(ValueError):
     """Says what was wrong, where, and what to do."""
 
 
-class TrainingStopped(RuntimeError):
+class TrainingError(RuntimeError):
     """Training cannot go on: what happened, what is kept, what to try. The command line prints it and exits with code 1."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from smi.data.places import announce
 from smi.devices import peak_memory_mb
 from smi.distributed import all_mean, rank, world_size
-from smi.errors import TrainingStopped
+from smi.errors import TrainingError
 from smi.health import Context, Finding, Watch, explain_non_finite
 from smi.loggers import Logger
 from smi.methods import Output
@@ -108,7 +108,7 @@ class Journal:
             "timing": self._timing(),
         }
         if not all(map(math.isfinite, losses)):
-            raise TrainingStopped(explain_non_finite(self._context, line, self._last))
+            raise TrainingError(explain_non_finite(self._context, line, self._last))
         self._last = line
         self._write(line)
         self._reset_clock()
@@ -122,7 +122,7 @@ class Journal:
         pending = {name: torch.stack(values).float() for name, values in self._lists.items()}
         if pending and not pending["loss"].isfinite().all():
             line = {"step": self._start, "per_step": {"loss": pending["loss"].tolist(), "gradient_norm": pending["gradient_norm"].tolist()}}
-            raise TrainingStopped(explain_non_finite(self._context, line, self._last))
+            raise TrainingError(explain_non_finite(self._context, line, self._last))
         position = 0
         if self._file:
             self._file.flush()

@@ -16,16 +16,19 @@ class Logger(Protocol):
 
 
 def create_loggers(names: Sequence[str], folder: Path, config: Mapping[str, Any], *, start: int) -> list[Logger]:
-    known = {"tensorboard": lambda: TensorBoard(folder, start), "wandb": lambda: WandB(folder, config)}
+    check_loggers(names)
+    return [TensorBoard(folder, start) if name == "tensorboard" else WandB(folder, config) for name in names]
+
+
+def check_loggers(names: Sequence[str]) -> None:
     for name in names:
-        if name not in known:
+        if name not in NAMES:
             raise UserError(f"there is no logger {name!r}: choose {' or '.join(NAMES)}")
-    return [known[name]() for name in names]
 
 
 def numbers(line: Mapping[str, Any]) -> dict[str, float]:
     """A line's numbers, flat: terms/alignment, timing/images_per_second, probe/knn."""
-    flat = {}
+    flat: dict[str, float] = {}
     for name, value in line.items():
         if name in ("terms", "timing", "probe"):
             flat |= {f"{name}/{inner}": number for inner, number in value.items() if isinstance(number, int | float)}
@@ -42,14 +45,14 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise UserError("TensorBoard is not installed: pip install 'smi-ssl[tensorboard]'") from error
-        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)
 
     def log(self, line: Mapping[str, Any]) -> None:
         for name, value in numbers(line).items():
-            self._writer.add_scalar(name, value, line["step"])  # type: ignore[no-untyped-call]
+            self._writer.add_scalar(name, value, line["step"])
 
     def close(self) -> None:
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
 
 
 class WandB:

@@ -29,8 +29,8 @@ from smi.distributed import from_first, local_rank, processes, rank, world_size
 from smi.errors import UserError
 from smi.evaluate import extract, knn_accuracy
 from smi.health import Context
-from smi.journal import Journal, duration
-from smi.loggers import create_loggers
+from smi.journal import Journal
+from smi.loggers import check_loggers, create_loggers
 from smi.methods import create_method
 from smi.nn import create_encoder
 from smi.optim import create_optimizer
@@ -67,6 +67,7 @@ def pretrain(
     """
     named = {"data": data, "method": method, "encoder": encoder, "epochs": epochs, "batch_size": batch_size, "seed": seed}
     asked = {**(settings or {}), **{key: str(value) if key == "data" else value for key, value in named.items() if value is not None}}
+    check_loggers(loggers)
     where = choose_device(device, local_rank())
     with processes(where):
         if recipe is None:
@@ -154,7 +155,8 @@ def _train(config: Config, run: Run, batches: Batches, images: "_Images", machin
         probe=images.probe(views.policy, config, device),
         compiled=machine.compiled,
     )
-    start, kept = 0, {"pending": {}, "position": 0}
+    start = 0
+    kept: dict[str, Any] = {"pending": {}, "position": 0}
     if run.checkpoint.is_file():
         state = load_checkpoint(run.checkpoint, device)
         method.load_state_dict(state["method"])

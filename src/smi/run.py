@@ -1,11 +1,11 @@
 """A run's folder.
 
-    config.yaml           what was asked, complete: `smi pretrain DIR/config.yaml` repeats it
-    run.json              what was found: images, devices, versions, whether it is finished
-    metrics.jsonl         a line every few steps, and one for each probe
-    checkpoints/last.pt   everything to go on from
-    encoder.safetensors   what it was for, once it is finished
-    bad-files.txt         files that could not be read, if there were any
+config.yaml           what was asked, complete: `smi pretrain DIR/config.yaml` repeats it
+run.json              what was found: images, devices, versions, whether it is finished
+metrics.jsonl         a line every few steps, and one for each probe
+checkpoints/last.pt   everything to go on from
+encoder.safetensors   what it was for, once it is finished
+bad-files.txt         files that could not be read, if there were any
 """
 
 import json
@@ -78,7 +78,9 @@ class Run:
         probes = self.probes()
         probe = f", kNN {probes[-1]['probe']['knn']:.1%}" if probes else ""
         steps = self.metrics()[-1]["step"] if self.metrics() else 0
-        return f"Run({str(self.folder)!r}: {self.config['method']['name']}, {steps:,} steps{'' if self.finished else ', unfinished'}{probe})"
+        return (
+            f"Run({str(self.folder)!r}: {self.config['method']['name']}, {steps:,} steps{'' if self.finished else ', unfinished'}{probe})"
+        )
 
 
 def move_aside(folder: Path) -> Path:

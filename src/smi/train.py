@@ -1,6 +1,7 @@
-"""The loop. Everything in a step is a function of (configuration, step, rank): a run that is killed and resumed ends as one that was not."""
+"""The loop. A step is a function of (configuration, step, rank) and the state before it, so a killed run goes on as if it had not been."""
 
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,7 +46,9 @@ class Job:
 
 def train(job: Job, journal: Journal, checkpoint: Path, *, start: int = 0) -> None:
     method, optimizer = job.method, job.optimizer
-    model = data_parallel(torch.compile(method) if job.compiled else method, job.device)
+    if job.compiled:
+        method.compile()
+    model = data_parallel(method, job.device)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     arriving = job.batches.starting_at(start)
     saver = Saver(job, journal, checkpoint)
@@ -60,7 +63,7 @@ def train(job: Job, journal: Journal, checkpoint: Path, *, start: int = 0) -> No
             x = [view.to(memory_format=torch.channels_last) for view in job.views(batch.images, batch.generator())]
             with autocast(job.device, job.precision):
                 out: Output = model(x, batch)
-            out.loss.backward()
+            out.loss.backward()  # type: ignore[no-untyped-call]
             norm = gradient_norm(parameters)
             method.before_step()
             optimizer.step()
@@ -125,19 +128,19 @@ def stop_signals() -> Iterator[Stop]:
     stop = Stop()
     before: dict[int, Any] = {}
 
-    def note(number: int, frame: object) -> None:
-        stop.asked, stop.signal = rank() == 0, number
-        for earlier, handler in before.items():
-            if rank() == 0:
-                signal.signal(earlier, handler)
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
-    try:
+    def note(number: int, frame: object) -> None:
+        if rank() == 0:
+            stop.asked, stop.signal = True, number
+            restore()
+
+    if threading.current_thread() is threading.main_thread():  # no other may; signals are then whoever's that is
         for number in (signal.SIGINT, signal.SIGTERM):
             before[number] = signal.signal(number, note)
-    except ValueError:  # only the main thread may: elsewhere signals are whoever's that is
-        pass
     try:
         yield stop
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore()
