@@ -1,0 +1,198 @@
+"""Images per second of `smi pretrain`, end to end, against lightly's examples and against the network alone.
+
+    python benchmarks/training.py --root DIR     DIR holds cifar-10-batches-bin; about ten minutes; writes results/benchmark-training.json
+    python benchmarks/training.py --show         prints the table of that file again
+
+CIFAR-10, batches of 256, the encoder of the recipe cifar10-small, a projector of 3 x 4096, two threads. All take turns, round after round: a
+turn warms up, then trains some steps for the record, and a ratio is the median over rounds of the ratio within a round.
+
+smi: the command's own function, everything included: reading, views, forward, backward, AdamW, metrics (a line every five steps here; the
+recipe has one every ten). lightly: as its example of Barlow Twins and of SimCLR on CIFAR-10 does: its transforms, a DataLoader (two workers, as
+this machine has cores), its head, its loss, SGD. Network alone: forward and backward of encoder and projector on tensors that are there.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from machine import command, footer, main, stamp
+
+N, WIDTH = 256, 4096
+ROUNDS, WARM_UP, STEPS, EVERY = 1, 5, 5, 5
+
+
+def run(arguments: Any) -> dict:
+    import lightly
+    import torch
+
+    torch.set_num_threads(2)
+    images = _images(arguments.root)
+    parts: dict[str, list[float]] = {"gradient norm": [], "metrics": []}
+    contenders = {
+        "smi pretrain, SMI": lambda: _ours("SMI", arguments.root, parts),
+        "network alone": lambda: _alone(images),
+        "lightly, Barlow Twins": lambda: _lightly("BarlowTwins", images),
+        "lightly, SimCLR": lambda: _lightly("SimCLR", images),
+        "smi pretrain, BarlowTwins": lambda: _ours("BarlowTwins", arguments.root),
+    }
+    rounds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(ROUNDS):
+        for name, measure in contenders.items():
+            rounds[name].append(measure())
+            print(f"{name}: {rounds[name][-1]:.1f} images/s", flush=True)
+    step = N / statistics.median(rounds["smi pretrain, SMI"])
+    logging = (statistics.median(parts["gradient norm"]) + statistics.median(parts["metrics"]) / 10) / step
+    return stamp("2 threads", torch=torch.__version__, lightly=lightly.__version__) | {"images_per_second": rounds, "logging_share": logging}
+
+
+def _images(root: Path | None) -> Any:
+    from smi.data import load
+
+    return load("cifar10", "pretrain", root=root)[: N * (WARM_UP + STEPS)]
+
+
+def _ours(method: str, root: Path | None, parts: dict[str, list[float]] | None = None) -> float:
+    import smi
+    import smi.journal
+    import smi.train
+
+    with tempfile.TemporaryDirectory() as folder, _timed(smi.train, "gradient_norm", parts, "gradient norm"):
+        with _timed(smi.journal.Journal, "_line", parts, "metrics"):
+            settings = {
+                "data.images": N * (WARM_UP + STEPS),
+                "log.every": EVERY,
+                "log.probe_every": 0,
+                "method.widths": [WIDTH] * 3,
+                "precision": "float32",
+            }
+            run = smi.pretrain("cifar10-small", out=f"{folder}/run", method=method, epochs=1, root=root, settings=settings)
+        times = [EVERY * N / line["timing"]["images_per_second"] for line in run.metrics()]
+    return STEPS * N / sum(times[WARM_UP // EVERY :])
+
+
+@contextmanager
+def _timed(owner: Any, name: str, parts: dict[str, list[float]] | None, part: str) -> Iterator[None]:
+    original = getattr(owner, name)
+
+    def timed(*arguments: Any, **more: Any) -> Any:
+        start = time.perf_counter()
+        result = original(*arguments, **more)
+        if parts is not None:
+            parts[part].append(time.perf_counter() - start)
+        return result
+
+    setattr(owner, name, timed)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def _network(head: Any) -> Any:
+    import torch
+    from torch import nn
+
+    from smi.nn import create_encoder
+
+    torch.manual_seed(0)
+    encoder = create_encoder("resnet-small", image_size=32, stem="half")
+    return nn.Sequential(encoder, head(encoder.dim))
+
+
+def _alone(images: Any) -> float:
+    import torch
+
+    from smi.nn import mlp
+
+    network = _network(lambda dim: mlp(dim, WIDTH, WIDTH, WIDTH)).to(memory_format=torch.channels_last)
+    views = [torch.randn(N, 3, 32, 32).to(memory_format=torch.channels_last) for _ in range(2)]
+    gradient = torch.randn(N, WIDTH)
+
+    def step() -> None:
+        torch.autograd.backward([network(x) for x in views], [gradient, gradient])
+        for parameter in network.parameters():
+            parameter.grad = None
+
+    return _speed(step)
+
+
+def _lightly(method: str, images: Any) -> float:
+    import torch
+    from lightly.loss import BarlowTwinsLoss, NTXentLoss
+    from lightly.models.modules import BarlowTwinsProjectionHead
+    from lightly.transforms import BYOLTransform, SimCLRTransform
+    from lightly.transforms.byol_transform import BYOLView1Transform, BYOLView2Transform
+    from PIL import Image
+    from torch.utils.data import DataLoader, Dataset
+
+    class Pictures(Dataset):
+        """As torchvision's CIFAR10: an array becomes a PIL image, which is transformed."""
+
+        def __init__(self, transform: Any):
+            self.data, self.transform = images.permute(0, 2, 3, 1).numpy(), transform
+
+        def __len__(self) -> int:
+            return len(self.data)
+
+        def __getitem__(self, i: int) -> Any:
+            return self.transform(Image.fromarray(self.data[i])), 0
+
+    if method == "SimCLR":
+        transform, criterion = SimCLRTransform(input_size=32, gaussian_blur=0.0), NTXentLoss()
+    else:
+        transform = BYOLTransform(
+            view_1_transform=BYOLView1Transform(input_size=32, gaussian_blur=0.0),
+            view_2_transform=BYOLView2Transform(input_size=32, gaussian_blur=0.0),
+        )
+        criterion = BarlowTwinsLoss()
+    network = _network(lambda dim: BarlowTwinsProjectionHead(dim, WIDTH, WIDTH))
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.06)
+    loader = DataLoader(Pictures(transform), batch_size=N, shuffle=True, drop_last=True, num_workers=2)
+    start = time.perf_counter()
+    for done, batch in enumerate(loader):
+        if done == WARM_UP:
+            start = time.perf_counter()
+        x0, x1 = batch[0]
+        loss = criterion(network(x0), network(x1))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return STEPS * N / (time.perf_counter() - start)
+
+
+def _speed(step: Any) -> float:
+    for done in range(WARM_UP + STEPS):
+        if done == WARM_UP:
+            start = time.perf_counter()
+        step()
+    return STEPS * N / (time.perf_counter() - start)
+
+
+def ratio(rounds: dict[str, list[float]], faster: str, slower: str) -> float:
+    return statistics.median(a / b for a, b in zip(rounds[faster], rounds[slower], strict=True))
+
+
+def table(results: dict) -> str:
+    rounds = results["images_per_second"]
+    ours = "smi pretrain, SMI"
+    rows = [
+        ("`smi pretrain` with SMI ÷ lightly's Barlow Twins", ratio(rounds, ours, "lightly, Barlow Twins"), "≥", 1.5),
+        ("`smi pretrain` with SMI ÷ lightly's SimCLR", ratio(rounds, ours, "lightly, SimCLR"), "≥", 1.5),
+        ("`smi pretrain` with SMI ÷ the network alone", ratio(rounds, ours, "network alone"), "≥", 0.9),
+        ("share of a step that metrics take", results["logging_share"], "≤", 0.03),
+    ]
+    lines = ["| ratio | measured | asked for |", "|---|---:|---:|"]
+    lines += [f"| {name} | {value:.3g} | {sign} {target:g} |" for name, value, sign, target in rows]
+    lines += ["", "| | images/s, median | rounds |", "|---|---:|---|"]
+    lines += [f"| {name} | {statistics.median(r):.1f} | {', '.join(f'{x:.1f}' for x in r)} |" for name, r in rounds.items()]
+    return "\n".join([*lines, "", footer(results)])
+
+
+if __name__ == "__main__":
+    parser = command(__doc__)
+    parser.add_argument("--root", type=Path, help="the folder that holds cifar-10-batches-bin (default: smi's own)")
+    main(parser, "training", run, table)
