@@ -3,12 +3,12 @@
     python benchmarks/training.py --root DIR     DIR holds cifar-10-batches-bin; about ten minutes; writes results/benchmark-training.json
     python benchmarks/training.py --show         prints the table of that file again
 
-CIFAR-10, batches of 256, the encoder of the recipe cifar10-small, a projector of 3 x 4096, two threads. All take turns, round after round: a
-turn warms up, then trains some steps for the record, and a ratio is the median over rounds of the ratio within a round.
+CIFAR-10, batches of 256, the encoder of the recipe cifar10-small, a projector of 3 x 4096, two threads. All take turns, round after
+round: a turn warms up, then trains some steps for the record, and a ratio is the median over rounds of the ratio within a round.
 
 smi: the command's own function, everything included: reading, views, forward, backward, AdamW, metrics (a line every five steps here; the
-recipe has one every ten). lightly: as its example of Barlow Twins and of SimCLR on CIFAR-10 does: its transforms, a DataLoader (two workers, as
-this machine has cores), its head, its loss, SGD. Network alone: forward and backward of encoder and projector on tensors that are there.
+recipe has one every ten). lightly: as its example of Barlow Twins and of SimCLR on CIFAR-10 does: its transforms, a DataLoader (with two
+workers, as there are cores), its head, its loss, SGD. Network alone: forward and backward of encoder and projector on tensors that are there.
 """
 
 import statistics
@@ -22,7 +22,7 @@ from typing import Any
 from machine import command, footer, main, stamp
 
 N, WIDTH = 256, 4096
-ROUNDS, WARM_UP, STEPS, EVERY = 1, 5, 5, 5
+ROUNDS, WARM_UP, STEPS, EVERY = 3, 5, 10, 5
 
 
 def run(arguments: Any) -> dict:
@@ -46,7 +46,10 @@ def run(arguments: Any) -> dict:
             print(f"{name}: {rounds[name][-1]:.1f} images/s", flush=True)
     step = N / statistics.median(rounds["smi pretrain, SMI"])
     logging = (statistics.median(parts["gradient norm"]) + statistics.median(parts["metrics"]) / 10) / step
-    return stamp("2 threads", torch=torch.__version__, lightly=lightly.__version__) | {"images_per_second": rounds, "logging_share": logging}
+    return stamp("2 threads", torch=torch.__version__, lightly=lightly.__version__) | {
+        "images_per_second": rounds,
+        "logging_share": logging,
+    }
 
 
 def _images(root: Path | None) -> Any:

@@ -3,8 +3,9 @@
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from smi.data.places import announce
 from smi.devices import peak_memory_mb
 from smi.distributed import all_mean, rank, world_size
 from smi.errors import TrainingError
-from smi.health import Context, Finding, Watch, explain_non_finite
+from smi.health import Context, Watch, nan_diagnosis
 from smi.loggers import Logger
 from smi.methods import Output
+from smi.run import Run
 from smi.statistics import statistics
 
 
@@ -39,20 +41,19 @@ class Journal:
         start: int = 0,
         pending: Mapping[str, Tensor] | None = None,
         lines: Sequence[dict[str, Any]] = (),
+        begin: Callable[[int], None] = lambda dim: None,
     ):
         self.main = rank() == 0
         self._file = (folder / "metrics.jsonl").open("a", encoding="utf-8") if self.main else None
         self._total, self._steps_per_epoch, self._every, self._device = total, steps_per_epoch, every, device
         self._images_per_step = context.batch_size * world_size()
         self._loggers = loggers
-        self._context = context
-        self._watch = Watch(context)
-        for line in lines:
-            self._watch(line)
+        self._folder, self._context, self._earlier, self._begin = folder, context, lines, begin
+        self._watch: Watch | None = None
         self._last = next((line for line in reversed(lines) if "loss" in line), None)
         self._probe: Mapping[str, Any] | None = next((line["probe"] for line in reversed(lines) if "probe" in line), None)
         self._lists: dict[str, list[Tensor]] = {name: list(values) for name, values in (pending or {}).items()}
-        self._start = start
+        self._done = start
         self._bar = Bar(total, steps_per_epoch, self._images_per_step, start) if self.main else None
         self._reset_clock()
 
@@ -74,15 +75,26 @@ class Journal:
 
     def note(self, done: int, out: Output, gradient_norm: Tensor, lr: float) -> None:
         """Of every step; writes a line when one is due."""
+        if self._watch is None and self.main:
+            self._start_watch(out.z1.shape[1])
         self._lists.setdefault("loss", []).append(out.loss.detach())
         self._lists.setdefault("gradient_norm", []).append(gradient_norm)
         self._steps += 1
+        self._done = done
         if done % self._every == 0 or done % self._steps_per_epoch == 0 or done == self._total:
             self._line(done, out, lr)
 
     def show(self, done: int) -> None:
         if self._bar:
             self._bar.show(done, self._last, self._probe)
+
+    def _start_watch(self, embedding_dim: int) -> None:
+        """At the first step, which shows what the method makes; what was written before is looked at again, silently."""
+        self._context = replace(self._context, embedding_dim=embedding_dim)
+        self._watch = Watch(self._context)
+        for line in self._earlier:
+            self._watch(line)
+        self._begin(embedding_dim)
 
     def _line(self, done: int, out: Output, lr: float) -> None:
         """The only host sync of training."""
@@ -108,7 +120,7 @@ class Journal:
             "timing": self._timing(),
         }
         if not all(map(math.isfinite, losses)):
-            raise TrainingError(explain_non_finite(self._context, line, self._last))
+            raise self._stopped(line)
         self._last = line
         self._write(line)
         self._reset_clock()
@@ -121,8 +133,7 @@ class Journal:
         """What a checkpoint keeps of the journal: what was written so far, and what was not yet."""
         pending = {name: torch.stack(values).float() for name, values in self._lists.items()}
         if pending and not pending["loss"].isfinite().all():
-            line = {"step": self._start, "per_step": {"loss": pending["loss"].tolist(), "gradient_norm": pending["gradient_norm"].tolist()}}
-            raise TrainingError(explain_non_finite(self._context, line, self._last))
+            raise self._stopped({"step": self._done, "per_step": {name: values.tolist() for name, values in pending.items()}})
         position = 0
         if self._file:
             self._file.flush()
@@ -155,13 +166,15 @@ class Journal:
             return
         self._file.write(json.dumps(_finite(line)) + "\n")
         self._file.flush()
-        for finding in self._watch(line):
-            self._warn(finding)
+        for finding in self._watch(line) if self._watch else ():
+            announce(f"warning: {finding.sentence} ({finding.evidence}) {finding.advice}")
         for logger in self._loggers:
             logger.log(line)
 
-    def _warn(self, finding: Finding) -> None:
-        announce(f"warning: {finding.sentence} ({finding.evidence}) {finding.advice}")
+    def _stopped(self, line: dict[str, Any]) -> TrainingError:
+        finding = nan_diagnosis(self._context, [*Run(self._folder).lines(), line])
+        assert finding is not None
+        return TrainingError(f"{finding.sentence} ({finding.evidence}) {finding.advice}")
 
 
 def _finite(value: Any) -> Any:

@@ -7,7 +7,7 @@ run = smi.pretrain("cifar10", out="runs/a", method="BarlowTwins", epochs=100, se
 import contextlib
 import datetime
 import fcntl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from smi.data.subset import Subset
 from smi.devices import choose_device, choose_precision, describe, versions
 from smi.distributed import from_first, local_rank, processes, rank, world_size
 from smi.errors import UserError
-from smi.evaluate import extract, knn_accuracy
+from smi.evaluate import extract_labelled, knn_accuracy
 from smi.health import Context
 from smi.journal import Journal
 from smi.loggers import check_loggers, create_loggers
@@ -37,8 +37,6 @@ from smi.optim import create_optimizer
 from smi.run import Run, move_aside, write_about
 from smi.train import Interrupted, Job, train
 from smi.views import Policy, Views, policy
-
-PROBE_K, PROBE_TEMPERATURE = 20, 0.07
 
 
 def pretrain(
@@ -152,7 +150,7 @@ def _train(config: Config, run: Run, batches: Batches, images: "_Images", machin
         final_lr=config.optimizer.final_lr,
         save_every=max(1, round(config.log.save_every * per_epoch)),
         probe_every=max(1, round(config.log.probe_every * per_epoch)) if config.log.probe_every else 0,
-        probe=images.probe(views.policy, config, device),
+        probe=images.probe(views.policy, config),
         compiled=machine.compiled,
     )
     start = 0
@@ -173,6 +171,8 @@ def _train(config: Config, run: Run, batches: Batches, images: "_Images", machin
         feature_dim=encoder.dim,
         num_views=len(views.policy.views),
         settings=named,
+        world_size=world_size(),
+        epochs=config.epochs,
     )
     journal = Journal(
         run.folder,
@@ -185,9 +185,8 @@ def _train(config: Config, run: Run, batches: Batches, images: "_Images", machin
         start=start,
         pending=kept["pending"],
         lines=run.lines() if rank() == 0 else (),
+        begin=lambda dim: write_about(run.folder, facts | {"embedding_dim": dim, "status": "training"}),
     )
-    if rank() == 0:
-        write_about(run.folder, facts | {"finished": False})
     try:
         train(job, journal, run.checkpoint, start=start)
     except Interrupted as stop:
@@ -200,7 +199,7 @@ def _train(config: Config, run: Run, batches: Batches, images: "_Images", machin
     if rank() == 0:
         about = {"encoder": config.encoder, "image_size": config.views.size, "mean": views.policy.mean, "std": views.policy.std}
         save_encoder(run.folder / "encoder.safetensors", encoder.network.state_dict(), {k: str(v) for k, v in about.items()})
-        write_about(run.folder, facts | {"finished": True})
+        write_about(run.folder, run.about | {"status": "finished"})
 
 
 # -------------------------------------------------------------------------------------------------------------------- the folder
@@ -303,22 +302,22 @@ class _Images:
         some = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(derive(config.seed, "probe")))
         return cls(used, bank, Subset(held_out, some[: config.log.probe_images].sort().values))
 
-    def probe(self, seen: Policy, config: Config, device: torch.device) -> Any:
+    def probe(self, seen: Policy, config: Config) -> Callable[[nn.Module], dict[str, Any]] | None:
         """Weighted kNN of held-out images among labelled training images; None without labels."""
         if self.bank is None or self.held_out is None:
             return None
         bank, held_out = self.bank, self.held_out
-        bank_labels, labels = _labels(bank), _labels(held_out)
 
         def look(encoder: nn.Module) -> dict[str, Any]:
-            def features(store: Store) -> Tensor:
-                return extract(encoder, store, mean=seen.mean, std=seen.std, size=config.views.size, device=device)
+            def features(store: Store) -> tuple[Tensor, Tensor]:
+                return extract_labelled(encoder, store, mean=seen.mean, std=seen.std, size=config.views.size)
 
-            accuracy = knn_accuracy(features(bank), bank_labels, features(held_out), labels, k=PROBE_K, temperature=PROBE_TEMPERATURE)
+            queries, labels = features(held_out)
+            found = knn_accuracy(*features(bank), queries, labels, num_classes=len(bank.classes) if bank.classes else None)
             return {
-                "knn": accuracy,
-                "k": min(PROBE_K, len(bank)),
-                "temperature": PROBE_TEMPERATURE,
+                "knn": found.top1,
+                "k": found.k,
+                "temperature": found.temperature,
                 "bank": len(bank),
                 "images": len(held_out),
                 "split": "validation" if config.data.validation else "val",
@@ -333,11 +332,6 @@ class _Images:
                 store.close()
 
 
-def _labels(store: Store) -> Tensor:
-    assert store.labels is not None
-    return store.labels
-
-
 # ---------------------------------------------------------------------------------------------------------------- what is said
 
 
@@ -350,6 +344,7 @@ def _facts(config: Config, job: Job, images: _Images, machine: Machine) -> dict[
         "batch_per_device": job.batches.batch_size,
         "steps": job.total,
         "steps_per_epoch": job.batches.steps_per_epoch,
+        "num_views": len(job.views.policy.views),
         "feature_dim": job.method.encoder.dim,
         "parameters": sum(p.numel() for p in job.method.parameters() if p.requires_grad),
         "encoder_parameters": sum(p.numel() for p in job.method.encoder.parameters()),

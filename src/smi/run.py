@@ -43,7 +43,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return bool(self.about.get("finished"))
+        return self.about.get("status") == "finished"
 
     @property
     def checkpoint(self) -> Path:
