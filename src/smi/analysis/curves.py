@@ -42,11 +42,15 @@ def figure(runs: Mapping[str, Run]) -> Any:
                 y = _relative(y)
             row, col = panel // 2 + 1, panel % 2 + 1
             x = [line["epoch"] for line in lines]
-            found.add_trace(Scatter(x=x, y=y, name=name, legendgroup=name, showlegend=panel == 0, line=style, mode="lines"), row=row, col=col)
+            found.add_trace(
+                Scatter(x=x, y=y, name=name, legendgroup=name, showlegend=panel == 0, line=style, mode="lines"), row=row, col=col
+            )
             found.update_xaxes(title_text="epoch", row=row, col=col)
             if log:
                 found.update_yaxes(type="log", row=row, col=col)
-    found.update_layout(template="plotly_white", height=900, margin={"t": 60, "l": 60, "r": 20, "b": 50}, legend={"orientation": "h", "y": 1.08})
+    found.update_layout(
+        template="plotly_white", height=900, margin={"t": 60, "l": 60, "r": 20, "b": 50}, legend={"orientation": "h", "y": 1.08}
+    )
     return found
 
 

@@ -1,0 +1,107 @@
+"""Each method's main knob on a small recipe, by kNN on a validation part of the training images: what the recipes' settings come from.
+
+    python benchmarks/knobs.py cifar10-small --root DIR      DIR holds the set's folder; writes results/knobs-cifar10-small.json
+    python benchmarks/knobs.py imagenette-small --data DIR   DIR holds train/ and val/
+    python benchmarks/knobs.py cifar10-small --show          prints the table of that file again
+
+Three values of one knob for every method, the one in its paper among them where there is one, all with the same budget and seed. A tenth of the
+training images is kept apart to judge by; the set's own val or test images are not looked at. What is in the file already is not run again.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from machine import RESULTS, command, footer, stamp
+
+# The knob and its values; and settings that make a method fit a small set, the same for each value.
+KNOBS: dict[str, tuple[str, tuple[float, ...]]] = {
+    "SMI": ("redundancy_weight", (0.03, 0.1, 0.3)),
+    "BarlowTwins": ("redundancy_weight", (0.0051, 0.02, 0.08)),
+    "VICReg": ("covariance_weight", (1.0, 4.0, 16.0)),
+    "SimCLR": ("temperature", (0.1, 0.2, 0.5)),
+    "BYOL": ("momentum", (0.9, 0.97, 0.996)),
+    "MoCo": ("momentum", (0.9, 0.97, 0.99)),
+    "MoCoV2": ("momentum", (0.9, 0.97, 0.99)),
+    "SimSiam": ("bottleneck", (64, 256, 512)),
+    "SwAV": ("num_prototypes", (30, 100, 300)),
+    "DINO": ("momentum", (0.9, 0.97, 0.996)),
+    "PIRL": ("temperature", (0.07, 0.2, 0.5)),
+}
+BUDGETS = {
+    "cifar10-small": {"data.images": 4000, "epochs": 6},
+    "imagenette-small": {"data.images": 1500, "epochs": 6},
+    "digits": {"epochs": 10},
+}
+
+
+def run(recipe: str, where: dict[str, Any], out: Path, only: list[str], part: tuple[int, int]) -> dict:
+    import torch
+
+    import smi
+
+    results = json.loads(out.read_text()) if out.is_file() else {"knn": {}}
+    trials = [(method, knob, value) for method, (knob, values) in KNOBS.items() for value in values if not only or method in only]
+    for method, knob, value in trials[part[0] :: part[1]]:
+        found = results["knn"].setdefault(method, {})
+        if f"{value:g}" in found:
+            continue
+        settings = {**BUDGETS[recipe], f"method.{knob}": value, "data.validation": 0.1, "log.probe_every": 100}
+        with tempfile.TemporaryDirectory() as folder:
+            trained = smi.pretrain(recipe, out=f"{folder}/run", method=method, settings=settings, **where)
+            lines = trained.metrics()
+            found[f"{value:g}"] = trained.probes()[-1]["probe"]["knn"]
+        print(
+            f"{method} {knob} {value:g}: kNN {found[f'{value:g}']:.3f}, loss {lines[0]['loss']:.4g} to {lines[-1]['loss']:.4g}", flush=True
+        )
+        about = stamp(f"{torch.get_num_threads()} threads", torch=torch.__version__)
+        out.write_text(json.dumps(about | {"recipe": recipe, "budget": BUDGETS[recipe], "knn": results["knn"]}, indent=2) + "\n")
+    return json.loads(out.read_text())
+
+
+def table(results: dict) -> str:
+    lines = ["| method | knob | kNN on validation images |", "|---|---|---|"]
+    for method, found in results["knn"].items():
+        best = max(found, key=found.__getitem__)
+        values = ", ".join(f"**{value}: {knn:.3f}**" if value == best else f"{value}: {knn:.3f}" for value, knn in found.items())
+        lines.append(f"| {method} | {KNOBS[method][0]} | {values} |")
+    budget = ", ".join(f"{name} {value}" for name, value in results["budget"].items())
+    return "\n".join([*lines, "", f"`{results['recipe']}` with {budget}, one seed. {footer(results)}"])
+
+
+def merged(parts: list[dict]) -> dict:
+    """One result of several, each run by a process of its own."""
+    knn: dict[str, dict[str, Any]] = {}
+    for part in parts:
+        for method, found in part["knn"].items():
+            knn[method] = knn.get(method, {}) | found
+    order = {method: [f"{value:g}" for value in values] for method, (_, values) in KNOBS.items()}
+    return parts[0] | {"knn": {m: {v: knn[m][v] for v in values if v in knn[m]} for m, values in order.items() if m in knn}}
+
+
+def main() -> None:
+    parser = command(__doc__)
+    parser.add_argument("recipe", choices=BUDGETS)
+    parser.add_argument("--root", type=Path)
+    parser.add_argument("--data")
+    parser.add_argument("--methods", nargs="*", default=[], help="only these")
+    parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "OF"), help="share the work with other processes")
+    parser.add_argument("--show", action="store_true")
+    arguments = parser.parse_args()
+    out = RESULTS / f"knobs-{arguments.recipe}.json"
+    files = [out.with_suffix(f".{i}.json") for i in range(arguments.part[1])] if arguments.part[1] > 1 else [out]
+    if not arguments.show:
+        where = {"root": arguments.root, "data": arguments.data}
+        run(arguments.recipe, where, files[arguments.part[0]], arguments.methods, tuple(arguments.part))
+    parts = [json.loads(file.read_text()) for file in files if file.is_file()]
+    results = merged(parts)
+    if arguments.part[1] > 1 and arguments.show:
+        out.write_text(json.dumps(results, indent=2) + "\n")
+        for file in files:
+            file.unlink(missing_ok=True)
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()
