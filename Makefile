@@ -17,8 +17,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: $(STAMP)  ## What each loss costs, counted and measured on this machine
-	$(BIN)/smi cost --measure
+demo: $(STAMP)  ## Pretrain on digits with SMI and Barlow Twins, and see what few labels then suffice for
+	$(BIN)/smi demo --out runs/demo
 
 test: $(STAMP)  ## Check style, types and layers, then run the tests
 	$(BIN)/ruff check .
@@ -35,6 +35,7 @@ bench: $(STAMP)  ## Run the benchmarks (minutes; keep the machine quiet)
 	$(BIN)/python benchmarks/losses.py
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/views.py
+	$(BIN)/python benchmarks/training.py
 
 docs: $(STAMP)  ## Regenerate the parts of README.md and docs/ that commands print
 	$(BIN)/python docs/generate.py

@@ -4,8 +4,8 @@
     python benchmarks/knobs.py imagenette-small --data DIR   DIR holds train/ and val/
     python benchmarks/knobs.py cifar10-small --show          prints the table of that file again
 
-Three values of one knob for every method, the one in its paper among them where there is one, all with the same budget and seed. A tenth of the
-training images is kept apart to judge by; the set's own val or test images are not looked at. What is in the file already is not run again.
+Three values of one knob for every method, all with the same budget and seed. A tenth of the training images is kept apart to judge by; the
+set's own val or test images are not looked at. What is in the file already is not run again.
 """
 
 import json

@@ -8,7 +8,7 @@ round: a turn warms up, then trains some steps for the record, and a ratio is th
 
 smi: the command's own function, everything included: reading, views, forward, backward, AdamW, metrics (a line every five steps here; the
 recipe has one every ten). lightly: as its example of Barlow Twins and of SimCLR on CIFAR-10 does: its transforms, a DataLoader (with two
-workers, as there are cores), its head, its loss, SGD. Network alone: forward and backward of encoder and projector on tensors that are there.
+workers, as there are cores), its head, its loss, SGD. Network alone: forward and backward of encoder and projector on ready tensors.
 """
 
 import statistics

@@ -58,7 +58,7 @@ def parser() -> Parser:
     root = Parser(prog="smi", description="Self-supervised pretraining on modest hardware.", allow_abbrev=False)
     root.add_argument("--version", action="version", version=f"smi {__version__}")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_add_pretrain, _add_doctor, _add_methods, _add_encoders, _add_data, _add_views, _add_cost):
+    for add in (_add_demo, _add_pretrain, _add_doctor, _add_methods, _add_encoders, _add_data, _add_views, _add_cost):
         add(commands)
     for command in commands.choices.values():
         command.set_defaults(parser=command)
@@ -125,6 +125,24 @@ def _pretrain(arguments: argparse.Namespace) -> None:
     names = ("data", "out", "method", "encoder", "epochs", "batch_size", "seed", "device", "fresh", "root", "num_workers", "settings")
     given = {name: getattr(arguments, name) for name in names}
     return say_what_next(pretrain(arguments.recipe, **given, loggers=arguments.log_to, compiled=arguments.compile))
+
+
+def _add_demo(commands: "argparse._SubParsersAction[Parser]") -> None:
+    command = commands.add_parser(
+        "demo",
+        help="two minutes: SMI and Barlow Twins on digits, and what few labels then suffice for",
+        description="Pretrain SMI and Barlow Twins on the digits that come with scikit-learn, with identical settings, and compare what a "
+        "linear classifier does with few labels on their features and on raw pixels.",
+        allow_abbrev=False,
+    )
+    command.add_argument("--out", type=Path, default=Path("runs/demo"), metavar="DIR", help="where the runs go (default: %(default)s)")
+    command.set_defaults(run=_demo)
+
+
+def _demo(arguments: argparse.Namespace) -> None:
+    from smi.demo import demo
+
+    demo(arguments.out)
 
 
 def _add_doctor(commands: "argparse._SubParsersAction[Parser]") -> None:
