@@ -83,7 +83,8 @@ def _timm(name: str, image_size: int, stem: Stem | None, arguments: dict[str, An
         hint = f"did you mean {close[0]}?" if close else "`smi encoders` lists some"
         raise UserError(f"there is no encoder {name!r}: {hint} (or give an import path)")
     if name.startswith(("vit", "deit")):
-        arguments = {"img_size": image_size, "dynamic_img_size": True} | arguments
+        # Small views have sides of their own, which need not be a multiple of the patch's.
+        arguments = {"img_size": image_size, "dynamic_img_size": True, "dynamic_img_pad": True} | arguments
     try:
         network: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, **arguments)
     except TypeError as error:
