@@ -176,9 +176,12 @@ def _add_methods(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def _methods(arguments: argparse.Namespace) -> None:
-    from smi.methods.listing import print_methods
+    from smi.methods.listing import print_method, print_methods
 
-    print_methods(arguments.name, as_json=arguments.json)
+    if arguments.name:
+        print_method(arguments.name, as_json=arguments.json)
+    else:
+        print_methods(as_json=arguments.json)
 
 
 def _add_encoders(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -196,7 +199,7 @@ def _add_encoders(commands: "argparse._SubParsersAction[Parser]") -> None:
 def _encoders(arguments: argparse.Namespace) -> None:
     from smi.nn.listing import print_encoders
 
-    print_encoders(arguments.image_size, as_json=arguments.json)
+    print_encoders(image_size=arguments.image_size, as_json=arguments.json)
 
 
 def _add_cost(commands: "argparse._SubParsersAction[Parser]") -> None:

@@ -15,11 +15,11 @@ from rich.progress import BarColumn, Progress, TextColumn
 from torch import Tensor
 
 from smi.data.places import announce
-from smi.devices import peak_memory_mb
 from smi.distributed import all_mean, rank, world_size
 from smi.errors import TrainingError
 from smi.health import Context, Watch, nan_diagnosis
 from smi.loggers import Logger
+from smi.machine import peak_memory_mb
 from smi.methods import Output
 from smi.run import Run
 from smi.statistics import statistics

@@ -1,9 +1,22 @@
-"""The device here. torch is imported when it is asked for."""
+"""What this machine has to compute with. torch is imported when it is asked for: `smi cost` answers without it."""
 
-from typing import Any
+import os
+import platform
+import resource
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Literal
+
+from smi.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+Precision = Literal["float32", "bfloat16"]
 
 
-def default_device() -> Any:
+def default_device() -> "torch.device":
+    """CUDA, else MPS, else the CPU."""
     import torch
 
     if torch.cuda.is_available():
@@ -11,7 +24,40 @@ def default_device() -> Any:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def wait(device: Any) -> None:
+def choose_device(asked: str | None = None, local_rank: int = 0) -> "torch.device":
+    """What is asked for, or the default; of several GPUs that of this process."""
+    import torch
+
+    device = default_device() if asked is None else _asked_for(asked)
+    if device.type == "cuda":
+        device = torch.device("cuda", device.index if device.index is not None else local_rank)
+        torch.cuda.set_device(device)
+    return device
+
+
+def _asked_for(name: str) -> "torch.device":
+    import torch
+
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"there is no device {name!r}: it is cuda, mps or cpu") from error
+    if not there.get(device.type) or (device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()):
+        raise UserError(f"this machine has no device {name} that PyTorch can use")
+    return device
+
+
+def describe_device(device: "torch.device | None" = None) -> str:
+    import torch
+
+    device = device or default_device()
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()} {device.type}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+
+
+def wait(device: "torch.device") -> None:
     """Until the device has done what it was given, so that a clock can be read."""
     import torch
 
@@ -21,12 +67,36 @@ def wait(device: Any) -> None:
         torch.mps.synchronize()
 
 
-def describe_device() -> str:
-    import platform
-
+def choose_precision(asked: Literal["auto", "float32", "bfloat16"], device: "torch.device") -> Precision:
+    """bfloat16 by itself only on GPUs that compute in it; on CPUs only where it is asked for."""
     import torch
 
-    device = default_device()
+    if asked != "auto":
+        return asked
+    return "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+
+
+def autocast(device: "torch.device", precision: Precision) -> AbstractContextManager[object]:
+    import torch
+
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
+
+
+def peak_memory_mb(device: "torch.device") -> float:
+    """The most so far: of tensors on a GPU, of the whole process on a CPU; on MPS what is held now."""
+    import torch
+
     if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{platform.machine()} {device.type}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+        return torch.cuda.max_memory_allocated(device) / 1e6
+    if device.type == "mps":
+        return torch.mps.driver_allocated_memory() / 1e6
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
+
+
+def versions() -> dict[str, str]:
+    import timm
+    import torch
+
+    system = f"{platform.system()} {os.uname().release}"
+    return {"python": platform.python_version(), "torch": torch.__version__, "timm": timm.__version__, "system": system}

@@ -24,13 +24,13 @@ from smi.data import Batches, Store, load, write_bad
 from smi.data.batches import derive
 from smi.data.places import announce, disk_errors, expand
 from smi.data.subset import Subset
-from smi.devices import choose_device, choose_precision, describe, versions
 from smi.distributed import from_first, local_rank, processes, rank, world_size
 from smi.errors import UserError
 from smi.evaluate import extract_labelled, knn_accuracy
 from smi.health import Context
 from smi.journal import Journal
 from smi.loggers import check_loggers, create_loggers
+from smi.machine import choose_device, choose_precision, describe_device, versions
 from smi.methods import create_method
 from smi.nn import create_encoder
 from smi.optim import create_optimizer
@@ -354,7 +354,7 @@ def _facts(config: Config, job: Job, images: _Images, machine: Machine) -> dict[
         "compiled": machine.compiled,
         "views": job.views.backend,
         "policy": job.views.policy.name,
-        "device": describe(job.device),
+        "device": describe_device(job.device),
         "versions": versions(),
     }
 
@@ -375,7 +375,7 @@ def _announce_plan(config: Config, job: Job, images: _Images, origin: str, start
         f"  batch      {config.batch_size}{device_batch}; {job.total:,} steps in {config.epochs} epochs",
         f"  optimizer  {config.optimizer.name}, peak lr {rates[0]:g}{scaled}{vectors}, weight decay {config.optimizer.weight_decay:g}, "
         f"{job.schedule} after {config.optimizer.warmup_epochs:g} warm-up epochs",
-        f"  device     {describe(job.device)}, {job.precision}",
+        f"  device     {describe_device(job.device)}, {job.precision}",
     ]
     if start:
         lines.append(f"  resumed    after step {start:,}, epoch {start / job.batches.steps_per_epoch:.1f}")

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from smi.checkpoint import save
 from smi.data import Batches
 from smi.data.batches import derive
-from smi.devices import Precision, autocast
 from smi.distributed import data_parallel, rank
 from smi.journal import Journal
+from smi.machine import Precision, autocast
 from smi.methods import Method, Output
 from smi.optim import Schedule, lr_factor, set_lr
 from smi.views import Views
