@@ -95,8 +95,7 @@ def peak_memory_mb(device: "torch.device") -> float:
 
 
 def versions() -> dict[str, str]:
-    import timm
-    import torch
+    from importlib.metadata import version
 
     system = f"{platform.system()} {os.uname().release}"
-    return {"python": platform.python_version(), "torch": torch.__version__, "timm": timm.__version__, "system": system}
+    return {"python": platform.python_version(), **{name: version(name) for name in ("torch", "timm")}, "system": system}
