@@ -10,8 +10,7 @@ import yaml
 
 from smi.errors import UserError
 from smi.health import Context, Finding, diagnose, expected_range
-from smi.health.history import WINDOW
-from smi.health.ranges import number
+from smi.health.history import WINDOW, finite_number
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,8 @@ def examine(folder: Path) -> Diagnosis:
         folder=str(folder),
         method=context.method,
         status=str(run.get("status", "unknown")),
-        steps=int(number(last, "step") or 0),
-        epoch=number(last, "epoch"),
+        steps=int(finite_number(last, "step") or 0),
+        epoch=finite_number(last, "epoch"),
         epochs=context.epochs,
         verdict=_verdict(findings, len(training)),
         expected_range=expected_range(context),
@@ -96,7 +95,7 @@ def _context(config: Mapping[str, Any], run: Mapping[str, Any]) -> Context:
         num_views=_whole(run, "num_views") or 2,
         settings={str(name): value for name, value in method.items() if name != "name"},
         world_size=world_size,
-        epochs=number(config, "epochs"),
+        epochs=finite_number(config, "epochs"),
     )
 
 
@@ -109,7 +108,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     """A line that a crash cut short is left out, and so is what a resumed run wrote behind it on the same line."""
     lines = []
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    for row in text.splitlines():
+    for row in text.split("\n"):
         try:
             line = json.loads(row)
         except ValueError:

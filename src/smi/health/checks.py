@@ -149,7 +149,7 @@ def check_rank(h: History) -> Finding | None:
             "(SMI, BarlowTwins, VICReg) suffer least from it."
         )
         return Finding(kind, "warning", "Features use few of their dimensions, and fewer than before training.", evidence, advice)
-    return Finding(kind, "ok", "Features use many dimensions.", evidence) if now > max(start, 0.1 * possible) else None
+    return Finding(kind, "ok", "Features use many dimensions.", evidence) if now > 0.1 * possible else None
 
 
 def check_learning(h: History) -> Finding | None:

@@ -76,8 +76,8 @@ class History:
 
     def add(self, line: Line) -> bool:
         """False if the line's step was there before, or it has none."""
-        step = number(line, "step")
-        if step is None or not math.isfinite(step):
+        step = finite_number(line, "step")
+        if step is None:
             return False
         if "probe" in line:
             return self._add_probe(int(step), line)
@@ -85,7 +85,7 @@ class History:
             return False
         self.step = int(step)
         self.num_lines += 1
-        self.epoch = _finite_or_none(number(line, "epoch"))
+        self.epoch = finite_number(line, "epoch")
         if self.broken is None:
             self._add_loss(line)
         gradient = number(line, "gradient_norm")
@@ -105,8 +105,8 @@ class History:
         probe = line["probe"]
         if step <= self.probe_step or not isinstance(probe, Mapping):
             return False
-        self.probe_step, self.probe_epoch = step, _finite_or_none(number(line, "epoch"))
-        accuracy, chance = _finite_or_none(number(probe, "knn")), _finite_or_none(number(probe, "chance"))
+        self.probe_step, self.probe_epoch = step, finite_number(line, "epoch")
+        accuracy, chance = finite_number(probe, "knn"), finite_number(probe, "chance")
         if accuracy is not None and chance is not None:
             self.probes.append((accuracy, chance))
         return True
@@ -166,5 +166,6 @@ def _steps(every: Mapping[str, Any], key: str, step: int) -> list[tuple[int, flo
     return [(step - len(values) + 1 + i, _as_number(value)) for i, value in enumerate(values)]
 
 
-def _finite_or_none(value: float | None) -> float | None:
+def finite_number(line: Line, key: str) -> float | None:
+    value = number(line, key)
     return value if value is not None and math.isfinite(value) else None
