@@ -227,3 +227,10 @@ def test_mistakes_are_sentences():
         find_method(f"{__name__}.step")
     with pytest.raises(UserError, match="no module 'nowhere'"):
         find_method("nowhere.Mine")
+
+
+def test_swavs_queue_must_be_shared_out_evenly(monkeypatch):
+    monkeypatch.setattr("smi.methods.swav.world_size", lambda: 3)
+    with pytest.raises(UserError, match="queue of 16 cannot be shared out to 3 processes"):
+        make("SwAV")
+    make("SwAV", queue_size=15)

@@ -82,6 +82,17 @@ def test_ones_own_by_import_path():
         encoder.map(torch.randn(1, 3, 8, 8))
 
 
+def test_a_map_with_channels_last_is_turned():
+    class Last(Flat):
+        output_fmt = "NHWC"  # as timm's Swin transformers say
+
+        def forward_features(self, x):
+            return x.permute(0, 2, 3, 1)
+
+    x = torch.randn(2, 3, 8, 5)
+    assert torch.equal(Encoder(Last(), 7).map(x), x)
+
+
 def test_any_network_can_be_wrapped():
     assert Encoder(nn.Linear(4, 3), 3)(torch.randn(2, 4)).shape == (2, 3)
 

@@ -44,7 +44,7 @@ class Encoder(nn.Module):
             tokens = features[:, getattr(self.network, "num_prefix_tokens", 0) :]
             side = round(tokens.shape[1] ** 0.5)
             return tokens.transpose(1, 2).reshape(len(tokens), -1, side, side)
-        return features
+        return features.permute(0, 3, 1, 2) if getattr(self.network, "output_fmt", "NCHW") == "NHWC" else features
 
 
 def create_encoder(name: str, *, image_size: int = 224, stem: Stem | None = None, **arguments: Any) -> Encoder:
