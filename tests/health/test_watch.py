@@ -99,7 +99,7 @@ def test_a_healthy_run_is_told_so():
             lambda p: 9.5 * (1 - math.exp(-30 * p)) - 2 * p + 0.05,
         ),
         # BYOL learns the constant first, and then has more to predict.
-        (Context("BYOL", 256, 256, 512, epochs=20), lambda p: -0.9 * (1 - math.exp(-60 * p)) + 0.4 * math.sin(2 * p)),
+        (Context("BYOL", 256, 256, 512, epochs=20), lambda p: 4 - 3.6 * (1 - math.exp(-60 * p)) + 1.6 * math.sin(2 * p)),
         (Context("SimSiam", 256, 2048, 512, epochs=20), lambda p: -0.9 * (1 - math.exp(-10 * p))),
         (Context("DINO", 256, 65536, 512, epochs=20), lambda p: 11.0 - 6 * p),
         (Context("SwAV", 256, 128, 512, settings={"num_prototypes": 3000}, epochs=20), lambda p: 8.0 - (2 * p if p > 0.15 else 0)),

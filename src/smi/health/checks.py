@@ -106,7 +106,8 @@ def check_collapse(h: History) -> Finding | None:
         evidence = f"effective rank {_text(h.rank.now)} of {_possible_rank(h)} {h.where}; {_text(h.rank.start)} at the start"
         return Finding(kind, "warning", "Features have collapsed: they differ in one direction only.", evidence, advice)
     # Their loss is at its best where everything is the same; features that are spread out are a proof of health all the same.
-    if method in ("byol", "simsiam") and h.loss.settled() and max(h.loss.last) < -0.999 and (spread is None or spread < 0.5):
+    perfect = h.range is not None and h.loss.settled() and max(h.loss.last) < h.range[0] + 0.001 * (h.range[1] - h.range[0])
+    if method in ("byol", "simsiam") and perfect and (spread is None or spread < 0.5):
         evidence = f"loss {h.loss.now:.5f} {h.where}: every prediction is exact, which on real images is too good to be true"
         return Finding(kind, "warning", "Embeddings have collapsed: all images have the same one.", evidence, advice)
     return Finding(kind, "ok", "Features differ between images.", evidence) if spread is not None and spread > 0.1 else None

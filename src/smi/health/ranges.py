@@ -120,6 +120,11 @@ def _negative_cosine(c: Context) -> tuple[float, float] | None:
     return -1.0, 0.0
 
 
+def _squared_distances(c: Context) -> tuple[float, float] | None:
+    """BYOL's: of unit vectors, 2 - 2 cosine, in both directions."""
+    return 0.0, 4.0
+
+
 def _swav(c: Context) -> tuple[float, float] | None:
     (temperature,), prototypes = _settings(c), _count(c, "num_prototypes")
     # The code of one view says nothing about the scores of another that is random. Scores are cosines.
@@ -136,7 +141,7 @@ _RANGES: dict[str, Callable[[Context], tuple[float, float] | None]] = {
     "barlowtwins": _barlow_twins,
     "vicreg": _vicreg,
     "simclr": _nt_xent,
-    "byol": _negative_cosine,
+    "byol": _squared_distances,
     "moco": _info_nce,
     "mocov2": _info_nce,
     "simsiam": _negative_cosine,
