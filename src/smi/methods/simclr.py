@@ -14,13 +14,13 @@ from smi.nn import Encoder, mlp
 class SimCLR(Method):
     """Find a view's partner, by cosine, among the views of the batches of all devices: the loss is NT-Xent.
 
-    temperature: the paper's for ImageNet; its appendix has 0.5 for CIFAR-10.
+    temperature: the paper's for CIFAR-10; for ImageNet it has 0.1.
     """
 
     paper = "Chen et al. 2020, arXiv:2002.05709"
     gathers = True
 
-    def __init__(self, encoder: Encoder, *, widths: tuple[int, ...] = (2048, 128), temperature: float = 0.1):
+    def __init__(self, encoder: Encoder, *, widths: tuple[int, ...] = (2048, 128), temperature: float = 0.5):
         super().__init__(encoder)
         self.projector = mlp(encoder.dim, *widths)
         self.loss = partial(nt_xent_loss, temperature=temperature)
