@@ -28,7 +28,7 @@ def heads(method, x):
         ("SMI", losses.smi_loss),
         ("BarlowTwins", losses.barlow_twins_loss),
         ("VICReg", losses.vicreg_loss),
-        ("SimCLR", lambda z1, z2: losses.nt_xent_loss(z1, z2, temperature=0.1)),
+        ("SimCLR", lambda z1, z2: losses.nt_xent_loss(z1, z2, temperature=0.5)),
     ],
 )
 def test_shared_networks_and_one_loss_of_the_projections(name, loss):
