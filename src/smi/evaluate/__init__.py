@@ -2,5 +2,19 @@
 
 from smi.evaluate.features import extract, extract_labelled, pixels
 from smi.evaluate.knn import Neighbours, knn_accuracy, knn_predict, knn_votes
+from smi.evaluate.linear import LinearClassifier, LinearResult, choose_l2, fit_linear, linear_accuracy
 
-__all__ = ["Neighbours", "extract", "extract_labelled", "knn_accuracy", "knn_predict", "knn_votes", "pixels"]
+__all__ = [
+    "LinearClassifier",
+    "LinearResult",
+    "Neighbours",
+    "choose_l2",
+    "extract",
+    "extract_labelled",
+    "fit_linear",
+    "knn_accuracy",
+    "knn_predict",
+    "knn_votes",
+    "linear_accuracy",
+    "pixels",
+]
