@@ -95,7 +95,7 @@ def test_the_strength_is_chosen_on_training_rows_alone(clusters):
     assert [strength for strength, _ in result.validation] == list(GRID)
     assert result.validation == choose_l2(features, labels)
     assert result.validation == linear_accuracy(features, labels, test[:5], truth[:5]).validation
-    assert max(accuracy for _, accuracy in result.validation) == dict(result.validation)[result.l2]
+    assert max(accuracy for _, accuracy in result.validation) - dict(result.validation)[result.l2] <= 0.5 * (0.25 / 60) ** 0.5
     assert result.top1 == (result.classifier.predict(test) == truth).double().mean().item()
     assert result.top5 is None
     assert "300 training images" in result.protocol
