@@ -36,12 +36,12 @@ def test_stops_where_the_gradient_is_nothing(clusters, l2, dtype):
     features, labels = clusters(400, 20, 6, spread=3.0)
     fitted = fit_linear(features.to(dtype), labels, l2=l2)
     assert fitted.converged
-    assert fitted.gradient <= 1e-5
+    assert fitted.gradient <= 3e-5
     x = (features.double() - features.double().mean(0)) / features.double().std(0, unbiased=False)
     weight, bias = fitted.weight.double().requires_grad_(), fitted.bias.double().requires_grad_()
     loss = torch.nn.functional.cross_entropy(x @ weight.T + bias, labels) + l2 / 2 * weight.square().sum()
     for gradient in torch.autograd.grad(loss, (weight, bias)):
-        assert gradient.abs().max() < 2e-5
+        assert gradient.abs().max() < 4e-5
 
 
 def test_features_of_unlike_variance_take_few_iterations(clusters):
