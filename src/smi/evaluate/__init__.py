@@ -1,6 +1,23 @@
 """How good features are: for nearest neighbours, a linear classifier, few labels. Nothing here knows how they were learnt."""
 
 from smi.evaluate.features import extract, extract_labelled, pixels
+from smi.evaluate.fewshot import FewShot, few_shot
 from smi.evaluate.knn import Neighbours, knn_accuracy, knn_predict, knn_votes
+from smi.evaluate.linear import LinearClassifier, LinearResult, choose_l2, fit_linear, linear_accuracy
 
-__all__ = ["Neighbours", "extract", "extract_labelled", "knn_accuracy", "knn_predict", "knn_votes", "pixels"]
+__all__ = [
+    "FewShot",
+    "LinearClassifier",
+    "LinearResult",
+    "Neighbours",
+    "choose_l2",
+    "extract",
+    "extract_labelled",
+    "few_shot",
+    "fit_linear",
+    "knn_accuracy",
+    "knn_predict",
+    "knn_votes",
+    "linear_accuracy",
+    "pixels",
+]
