@@ -17,7 +17,7 @@ from machine import RESULTS, command, footer, stamp
 
 # The knob and its values; and settings that make a method fit a small set, the same for each value.
 KNOBS: dict[str, tuple[str, tuple[float, ...]]] = {
-    "SMI": ("redundancy_weight", (0.03, 0.1, 0.3)),
+    "SMI": ("redundancy_weight", (0.01, 0.03, 0.1)),
     "BarlowTwins": ("redundancy_weight", (0.0051, 0.02, 0.08)),
     "VICReg": ("covariance_weight", (1.0, 4.0, 16.0)),
     "SimCLR": ("temperature", (0.1, 0.2, 0.5)),
@@ -30,9 +30,9 @@ KNOBS: dict[str, tuple[str, tuple[float, ...]]] = {
     "PIRL": ("temperature", (0.07, 0.2, 0.5)),
 }
 BUDGETS = {
-    "cifar10-small": {"data.images": 4000, "epochs": 6},
-    "imagenette-small": {"data.images": 1500, "epochs": 6},
-    "digits": {"epochs": 10},
+    "cifar10-small": {"data.images": 3000, "epochs": 6},
+    "imagenette-small": {"data.images": 1000, "epochs": 6},
+    "digits": {"epochs": 6},
 }
 
 

@@ -1,5 +1,6 @@
 """The only place that calls a collective. One process, or none started: everything here is the identity."""
 
+import inspect
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,8 +55,10 @@ def data_parallel(module: nn.Module, device: torch.device) -> nn.Module:
     """Gradients are averaged over the processes as they come. Nothing else is exchanged: every device keeps statistics of its own."""
     if world_size() == 1:
         return module
-    ids = [device.index] if device.type == "cuda" else None
-    return nn.parallel.DistributedDataParallel(module, device_ids=ids, broadcast_buffers=False)
+    wrapper = nn.parallel.DistributedDataParallel
+    renamed = "forward_sync_buffers" in inspect.signature(wrapper.__init__).parameters  # in PyTorch 2.15
+    quiet = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
+    return wrapper(module, device_ids=[device.index] if device.type == "cuda" else None, **quiet)
 
 
 def join(z: Tensor) -> Tensor:

@@ -16,7 +16,15 @@ from smi.nn.imports import import_path
 Stem = Literal["standard", "cifar", "half"]
 
 SMALL = "resnet-small"  # a ResNet-10 of half the width: minutes, not days, on two cores
-NARROW: dict[str, Any] = {"layers": (1, 1, 1, 1), "channels": (32, 64, 128, 256), "stem_type": "deep", "stem_width": 16}
+# Shortcuts average what they pass over, and no block begins as nothing: short runs have no time to make up for either.
+NARROW: dict[str, Any] = {
+    "layers": (1, 1, 1, 1),
+    "channels": (32, 64, 128, 256),
+    "stem_type": "deep",
+    "stem_width": 16,
+    "avg_down": True,
+    "zero_init_last": False,
+}
 CIFAR_SIDE, HALF_SIDE = 64, 16  # pixels: below, a stem that divides the image's side by four leaves too little of it
 
 
