@@ -1,6 +1,7 @@
 """Files that are there whole or not at all: checkpoints, and whatever else a run writes."""
 
 import os
+import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     """Nothing but tensors and plain values is read: a checkpoint cannot run code."""
     try:
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-    except (RuntimeError, EOFError, OSError, ValueError) as error:
+    except (RuntimeError, EOFError, OSError, ValueError, pickle.UnpicklingError) as error:
         raise UserError(f"{path} cannot be read ({str(error).splitlines()[0]}): move it away, or start over with --fresh") from error
     return state
 

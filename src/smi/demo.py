@@ -54,5 +54,5 @@ def accuracies(runs: dict[str, Run]) -> list[list[str]]:
 def _row(name: str, train: Tensor, train_labels: Tensor | None, val: Tensor, val_labels: Tensor | None) -> list[str]:
     assert train_labels is not None
     assert val_labels is not None
-    cells = [f"{r.mean:.1%} ± {r.interval:.1%}" for r in few_shot(train, train_labels, val, val_labels, shots=SHOTS)]
+    cells = [f"{r.mean:.1%} ± {r.high - r.mean:.1%}" for r in few_shot(train, train_labels, val, val_labels, shots=SHOTS)]
     return [name, *cells, f"{linear_accuracy(train, train_labels, val, val_labels).top1:.1%}"]

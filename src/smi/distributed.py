@@ -57,7 +57,7 @@ def data_parallel(module: nn.Module, device: torch.device) -> nn.Module:
         return module
     wrapper = nn.parallel.DistributedDataParallel
     renamed = "forward_sync_buffers" in inspect.signature(wrapper.__init__).parameters  # in PyTorch 2.15
-    quiet = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
+    quiet: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
     return wrapper(module, device_ids=[device.index] if device.type == "cuda" else None, **quiet)
 
 

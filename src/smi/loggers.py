@@ -1,5 +1,6 @@
 """Where else metrics go: TensorBoard and W&B, each an extra."""
 
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -64,7 +65,7 @@ class WandB:
         except ImportError as error:
             raise UserError("W&B is not installed: pip install 'smi-ssl[wandb]'") from error
         kept = folder / "wandb-id"
-        name = kept.read_text() if kept.is_file() else wandb.util.generate_id()
+        name = kept.read_text() if kept.is_file() else secrets.token_hex(4)
         kept.write_text(name)
         self._run = wandb.init(id=name, resume="allow", name=folder.name, dir=str(folder), config=dict(config))
 
