@@ -81,7 +81,7 @@ def split_settings(words: list[str]) -> tuple[list[str], dict[str, str]]:
         if value is None:
             value = next(waiting, None)
             if value is None:
-                raise SystemExit(f"smi: {word} needs a value")
+                parser().error(f"{word} needs a value")
         settings[name] = value
     return rest, settings
 
