@@ -1,7 +1,9 @@
 """Pretraining through its real entry points: on the digits, with a network of a few hundred weights."""
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -19,11 +21,22 @@ import smi
 from smi.cli import main
 from smi.config import resolve
 from smi.errors import UserError
+from smi.methods import HOMES
 
 TESTS = Path(__file__).parent
 SMI = [str(Path(sys.executable).with_name("smi"))]
 TINY = ["--encoder", "homemade.Net", "--batch-size", "64", "--log.probe_images", "200"]
 WIDTHS = ["--method.widths", "[16, 16]"]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_our_modules(monkeypatch):
+    """Networks this small only wait for a second thread."""
+    monkeypatch.syspath_prepend(TESTS)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -111,7 +124,6 @@ def test_derived_values_are_printed(tmp_path):
 
 def test_the_encoder_comes_back(finished):
     out, _ = finished
-    sys.path.insert(0, str(TESTS))
     encoder = smi.Run(out).encoder()
     assert not encoder.training
     weights = load_file(out / "encoder.safetensors")
@@ -259,6 +271,31 @@ def test_two_processes_train_together(tmp_path):
     assert "world_size: 2 there, 1 now" in refused.stderr
 
 
+@pytest.mark.parametrize("method", HOMES)
+def test_every_method_trains_in_the_loop(method, tmp_path, capsys):
+    run = smi.pretrain("digits", out=tmp_path / "a", method=method, encoder="homemade.Net", epochs=1, settings={"data.images": 320})
+    (line,) = run.metrics()
+    assert run.finished
+    assert len(line["per_step"]["loss"]) == 5
+    assert run.about["embedding_dim"] > 1
+    assert f"{method} on digits" in capsys.readouterr().out
+
+
+def test_a_progress_bar_on_a_terminal(tmp_path):
+    leader, follower = pty.openpty()
+    arguments = [*SMI, *digits(tmp_path / "a", "--epochs", "2", *WIDTHS)]
+    process = subprocess.Popen(arguments, stdout=follower, stderr=follower, env=environment(TERM="xterm", COLUMNS="200"), cwd=TESTS)
+    os.close(follower)
+    shown = b""
+    with contextlib.suppress(OSError):  # how Linux says that the other side is closed
+        while chunk := os.read(leader, 65536):
+            shown += chunk
+    os.close(leader)
+    assert process.wait() == 0
+    for word in ("epoch 2/2", "100 %", "loss", "feature std", "kNN", "images/s", "ETA"):
+        assert word in shown.decode(), word
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -290,7 +327,6 @@ def test_mistakes_are_one_sentence_and_leave_nothing(arguments, sentence, tmp_pa
 
 
 def test_from_python(tmp_path, capsys):
-    sys.path.insert(0, str(TESTS))
     run = smi.pretrain(
         "digits",
         out=tmp_path / "a",

@@ -1,0 +1,27 @@
+"""The main job, cut short."""
+
+import re
+
+import torch
+
+from smi.demo import demo
+
+
+def test_the_demo_trains_compares_and_says_what_next(tmp_path, capsys):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    demo(tmp_path / "demo", epochs=1)
+    torch.set_num_threads(threads)
+    said = capsys.readouterr().out
+    rows = {name: re.search(rf"^{name} .*$", said, re.MULTILINE)[0] for name in ("raw pixels", "SMI", "BarlowTwins")}
+    pixels = [float(number) for number in re.findall(r"([\d.]+)%", rows["raw pixels"])]
+    assert 50 < pixels[0] < 75  # one label of each class
+    assert pixels[-1] > 93  # all of them
+    assert all(len(re.findall(r"%", row)) == 7 for row in rows.values())
+    curves = tmp_path / "demo" / "curves.html"
+    assert str(curves) in said
+    page = curves.read_text()
+    assert "effective rank" in page
+    assert "<script src=" not in page  # opens without a network
+    assert (tmp_path / "demo" / "SMI" / "encoder.safetensors").is_file()
+    assert "What to try next" in said
