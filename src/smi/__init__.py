@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # Loaded when first asked for: the command line answers without waiting for torch.
-_HOMES = {"SMILoss": "smi.losses", "data": "", "losses": "", "nn": "", "views": ""}
+_HOMES = {"SMILoss": "smi.losses", "data": "", "evaluate": "", "losses": "", "nn": "", "views": ""}
 
-__all__ = ["SMILoss", "__version__", "data", "losses", "nn", "views"]
+__all__ = ["SMILoss", "__version__", "data", "evaluate", "losses", "nn", "views"]
 
 
 def __getattr__(name: str) -> Any:
