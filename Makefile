@@ -36,6 +36,7 @@ bench: $(STAMP)  ## Run the benchmarks (minutes; keep the machine quiet)
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/views.py
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/evaluation.py
 
 docs: $(STAMP)  ## Regenerate the parts of README.md and docs/ that commands print
 	$(BIN)/python docs/generate.py

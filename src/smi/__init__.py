@@ -15,6 +15,7 @@ _HOMES = {
     "Run": "smi.run",
     "SMILoss": "smi.losses",
     "data": "",
+    "evaluate": "",
     "losses": "",
     "methods": "",
     "nn": "",
@@ -22,7 +23,7 @@ _HOMES = {
     "views": "",
 }
 
-__all__ = ["Run", "SMILoss", "__version__", "data", "losses", "methods", "nn", "pretrain", "views"]
+__all__ = ["Run", "SMILoss", "__version__", "data", "evaluate", "losses", "methods", "nn", "pretrain", "views"]
 
 
 def __getattr__(name: str) -> Any:

@@ -219,16 +219,16 @@ class _Problem:
         n = len(self.x)
         pull, stiffness = _dot(weight * decay, direction).item(), _dot(direction * decay, direction).item()
         low, high, step = 0.0, float("inf"), 1.0
-        for _ in range(TRIES):
+        for tries in range(1, TRIES + 1):
             probability = torch.softmax(torch.add(logits, change, alpha=step), 0)  # [C, n]
             error = probability - self.target
             slope = _dot(error, change).item() / n + pull + step * stiffness
-            if abs(slope) <= FLATTEN * abs(first):
-                return step, error
+            if abs(slope) <= FLATTEN * abs(first) or tries == TRIES:
+                break
             low, high = (step, high) if slope < 0 else (low, step)
             weighted = probability.mul_(change)
             curvature = (_dot(weighted, change) - weighted.sum(0).square().sum()).item() / n + stiffness
-            step -= slope / curvature if curvature > 0 else -step
+            step = step - slope / curvature if curvature > 0 else float("inf")
             if not low < step < high:
                 step = (low + high) / 2 if high < float("inf") else 2 * low
         return step, error
