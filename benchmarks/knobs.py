@@ -36,48 +36,71 @@ BUDGETS = {
 }
 
 
-def run(recipe: str, where: dict[str, Any], out: Path, only: list[str], part: tuple[int, int]) -> dict:
+def run(recipe: str, where: dict[str, Any], out: Path, only: list[str], part: tuple[int, int]) -> None:
     import torch
 
     import smi
 
-    results = json.loads(out.read_text()) if out.is_file() else {"knn": {}}
+    results = json.loads(out.read_text()) if out.is_file() else {"untrained": untrained(recipe, where), "trials": {}}
     trials = [(method, knob, value) for method, (knob, values) in KNOBS.items() for value in values if not only or method in only]
     for method, knob, value in trials[part[0] :: part[1]]:
-        found = results["knn"].setdefault(method, {})
+        found = results["trials"].setdefault(method, {})
         if f"{value:g}" in found:
             continue
-        settings = {**BUDGETS[recipe], f"method.{knob}": value, "data.validation": 0.1, "log.probe_every": 100}
         with tempfile.TemporaryDirectory() as folder:
+            settings = {**_common(recipe), f"method.{knob}": value}
             trained = smi.pretrain(recipe, out=f"{folder}/run", method=method, settings=settings, **where)
-            lines = trained.metrics()
-            found[f"{value:g}"] = trained.probes()[-1]["probe"]["knn"]
-        print(
-            f"{method} {knob} {value:g}: kNN {found[f'{value:g}']:.3f}, loss {lines[0]['loss']:.4g} to {lines[-1]['loss']:.4g}", flush=True
-        )
-        about = stamp(f"{torch.get_num_threads()} threads", torch=torch.__version__)
-        out.write_text(json.dumps(about | {"recipe": recipe, "budget": BUDGETS[recipe], "knn": results["knn"]}, indent=2) + "\n")
-    return json.loads(out.read_text())
+            losses = [line["loss"] for line in trained.metrics()]
+            found[f"{value:g}"] = {"knn": trained.probes()[-1]["probe"]["knn"], "loss": [losses[0], losses[-1]]}
+        print(f"{method} {knob} {value:g}: {found[f'{value:g}']}", flush=True)
+        about = stamp(f"{torch.get_num_threads()} thread(s)", torch=torch.__version__)
+        out.write_text(json.dumps(results | about | {"recipe": recipe, "budget": BUDGETS[recipe]}, indent=2) + "\n")
+
+
+def _common(recipe: str) -> dict[str, Any]:
+    return {**BUDGETS[recipe], "data.validation": 0.1, "log.probe_every": 100}
+
+
+def untrained(recipe: str, where: dict[str, Any]) -> float:
+    """kNN on the same images of the encoder that all methods start from."""
+    import torch
+
+    from smi.config import resolve
+    from smi.data.batches import derive
+    from smi.nn import create_encoder
+    from smi.pretraining import Machine, _Images
+    from smi.views import policy
+
+    data = {"data": str(where["data"])} if where["data"] else {}
+    config = resolve(recipe, {**_common(recipe), **data})
+    images = _Images.open(config, Machine(torch.device("cpu"), where["root"], None, (), False))
+    torch.manual_seed(derive(config.seed, "encoder"))
+    encoder = create_encoder(**config.encoder, image_size=config.views.size)
+    look = images.probe(policy(config.views.policy, size=config.views.size), config)
+    assert look is not None
+    return look(encoder)["knn"]
 
 
 def table(results: dict) -> str:
-    lines = ["| method | knob | kNN on validation images |", "|---|---|---|"]
-    for method, found in results["knn"].items():
-        best = max(found, key=found.__getitem__)
-        values = ", ".join(f"**{value}: {knn:.3f}**" if value == best else f"{value}: {knn:.3f}" for value, knn in found.items())
-        lines.append(f"| {method} | {KNOBS[method][0]} | {values} |")
-    budget = ", ".join(f"{name} {value}" for name, value in results["budget"].items())
-    return "\n".join([*lines, "", f"`{results['recipe']}` with {budget}, one seed. {footer(results)}"])
+    lines = ["| method | knob | kNN on validation images | loss of the best, first and last line |", "|---|---|---|---:|"]
+    for method, found in results["trials"].items():
+        best = max(found, key=lambda value: found[value]["knn"])
+        values = ", ".join(f"{'**' * (v == best)}{v}: {trial['knn']:.3f}{'**' * (v == best)}" for v, trial in found.items())
+        first, last = found[best]["loss"]
+        lines.append(f"| {method} | `{KNOBS[method][0]}` | {values} | {first:.4g} → {last:.4g} |")
+    lines.append(f"| untrained encoder | | {results['untrained']:.3f} | |")
+    budget = ", ".join(f"`{name}` {value}" for name, value in results["budget"].items())
+    return "\n".join([*lines, "", f"Recipe `{results['recipe']}` with {budget}; one seed. {footer(results)}"])
 
 
 def merged(parts: list[dict]) -> dict:
     """One result of several, each run by a process of its own."""
-    knn: dict[str, dict[str, Any]] = {}
+    trials: dict[str, dict[str, Any]] = {}
     for part in parts:
-        for method, found in part["knn"].items():
-            knn[method] = knn.get(method, {}) | found
+        for method, found in part["trials"].items():
+            trials[method] = trials.get(method, {}) | found
     order = {method: [f"{value:g}" for value in values] for method, (_, values) in KNOBS.items()}
-    return parts[0] | {"knn": {m: {v: knn[m][v] for v in values if v in knn[m]} for m, values in order.items() if m in knn}}
+    return parts[0] | {"trials": {m: {v: trials[m][v] for v in values if v in trials[m]} for m, values in order.items() if m in trials}}
 
 
 def main() -> None:

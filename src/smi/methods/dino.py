@@ -17,6 +17,7 @@ class DINO(Method):
     """Foretell from each view a slow teacher's distribution over outputs for each large one; its centring and sharpness prevent collapse.
 
     widths: the head's up to its bottleneck, behind which come length 1 and a layer of unit vectors to `num_outputs`.
+    norm: batch norm in the head, an option of the authors: short runs of small encoders do not get off the ground without it.
     crops: small views beside the large ones; 0 for none.
     momentum: the teacher's, at the start; it rises to 1 with half a cosine.
     teacher_temperature, first_teacher_temperature, warmup: it rises from the first over this share of training.
@@ -36,6 +37,7 @@ class DINO(Method):
         encoder: Encoder,
         *,
         widths: tuple[int, ...] = (2048, 2048, 256),
+        norm: bool = False,
         num_outputs: int = 65536,
         crops: int = 8,
         momentum: float = 0.996,
@@ -47,7 +49,7 @@ class DINO(Method):
         frozen_epochs: int = 1,
     ):
         super().__init__(encoder)
-        self.projector = mlp(encoder.dim, *widths, norm=False, bias=True, activation=nn.GELU)
+        self.projector = mlp(encoder.dim, *widths, norm=norm, bias=True, activation=nn.GELU)
         self.last = Prototypes(widths[-1], num_outputs)
         self.teacher, self.teacher_last = Ema(encoder, self.projector), Ema(self.last)
         self.center = Center(num_outputs, momentum=center_momentum)
