@@ -1,6 +1,5 @@
 """Files that are there whole or not at all: checkpoints, and whatever else a run writes."""
 
-import os
 import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from smi.data.places import sync
 from smi.errors import UserError
 
 
@@ -17,9 +17,9 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
     partial = path.with_name(f"{path.name}.partial")
     try:
         write(partial)
-        _sync(partial)
+        sync(partial)
         partial.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
@@ -49,13 +49,5 @@ def save_encoder(path: Path, weights: Mapping[str, Tensor], about: Mapping[str, 
     """As safetensors, with what is known of it in the header."""
     from safetensors.torch import save_file
 
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
     write_whole(path, lambda partial: save_file(tensors, partial, dict(about)))
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

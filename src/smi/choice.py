@@ -35,6 +35,8 @@ def choose_recipe(source: str, root: str | Path | None, device: torch.device) ->
     else:
         recipe = "imagenette-small" if small else "imagenette"
     settings: dict[str, Any] = {"data.images": None}
+    if isinstance(images, FileSet) and side <= 64:
+        settings["data.resolution"] = int(side)  # as they are: larger would be a larger cache, and nothing more to see
     if source == "imagenet" and not small:
         recipe, settings = "imagenet", {}
     elif source == "cifar100":

@@ -18,14 +18,21 @@ class Parser(argparse.ArgumentParser):
         """A user's mistake is one sentence and exit code 2."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
+    def options_with_value(self) -> set[str]:
+        """Of this command and those below it: what follows one of them is its value, whatever it looks like."""
+        found = {option for action in self._actions for option in action.option_strings if action.nargs != 0}
+        below = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        return found.union(*(command.options_with_value() for choices in below for command in choices.values()))
+
     def refuse(self, unknown: list[str]) -> NoReturn:
         close = difflib.get_close_matches(unknown[0].split("=")[0], [o for a in self._actions for o in a.option_strings], 1)
         self.error(f"there is no {unknown[0]}" + (f": did you mean {close[0]}?" if close else ""))
 
 
 def main() -> None:
-    words, settings = split_settings(sys.argv[1:])
-    arguments, unknown = parser().parse_known_args(words)
+    root = parser()
+    words, settings = split_settings(sys.argv[1:], root)
+    arguments, unknown = root.parse_known_args(words)
     if unknown:
         arguments.parser.refuse(unknown)
     if settings and "settings" not in arguments:
@@ -38,10 +45,10 @@ def main() -> None:
         arguments.run(arguments)
         sys.stdout.flush()
     except UserError as error:
-        print(f"smi: {error}", file=sys.stderr)
+        _say(error)
         sys.exit(2)
     except TrainingError as stopped:
-        print(f"smi: {stopped}", file=sys.stderr)
+        _say(stopped)
         sys.exit(1)
     except BrokenPipeError:  # the reader of our output left, as `head` does: what is left of it has nowhere to go
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -52,6 +59,11 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt as interrupt:
         sys.exit(getattr(interrupt, "exit_code", 130))
+
+
+def _say(error: Exception) -> None:
+    if os.environ.get("RANK", "0") == "0":  # of the processes that torchrun starts, one speaks for all
+        print(f"smi: {error}", file=sys.stderr)
 
 
 def parser() -> Parser:
@@ -68,12 +80,13 @@ def parser() -> Parser:
 SETTING = re.compile(r"(?:--)?([a-z]\w*(?:\.\w+)+)(?:=(.*))?|([a-z]\w*)=(.*)", re.DOTALL)
 
 
-def split_settings(words: list[str]) -> tuple[list[str], dict[str, str]]:
+def split_settings(words: list[str], root: Parser) -> tuple[list[str], dict[str, str]]:
     """Apart from the rest: --optimizer.lr 1e-3, --optimizer.lr=1e-3, optimizer.lr=1e-3, epochs=3."""
     rest, settings = [], {}
     waiting = iter(words)
+    with_value = root.options_with_value()
     for word in waiting:
-        match = SETTING.fullmatch(word)
+        match = None if rest and rest[-1] in with_value else SETTING.fullmatch(word)
         name, value = (match[1] or match[3], match[2] if match[1] else match[4]) if match else (None, None)
         if name is None or (value is None and not word.startswith("--")):
             rest.append(word)
@@ -81,7 +94,7 @@ def split_settings(words: list[str]) -> tuple[list[str], dict[str, str]]:
         if value is None:
             value = next(waiting, None)
             if value is None:
-                parser().error(f"{word} needs a value")
+                root.error(f"{word} needs a value")
         settings[name] = value
     return rest, settings
 
@@ -103,6 +116,7 @@ def _add_pretrain(commands: "argparse._SubParsersAction[Parser]") -> None:
     command.add_argument("--epochs", type=_positive, metavar="E")
     command.add_argument("--batch-size", type=_positive, metavar="N", help="images per step, on all devices together")
     command.add_argument("--seed", type=int, metavar="S")
+    command.add_argument("--precision", metavar="auto|float32|bfloat16", help="auto: bfloat16 where a GPU has it")
     command.add_argument("--device", metavar="cuda|mps|cpu", help="default: the first of these that is there")
     command.add_argument("--fresh", action="store_true", help="start over; what is in DIR is moved aside")
     command.add_argument("--root", type=Path, metavar="DIR", help="where named sets lie (default: data in smi's cache folder)")
@@ -124,6 +138,8 @@ def _pretrain(arguments: argparse.Namespace) -> None:
 
     names = ("data", "out", "method", "encoder", "epochs", "batch_size", "seed", "device", "fresh", "root", "num_workers", "settings")
     given = {name: getattr(arguments, name) for name in names}
+    if arguments.precision:
+        given["settings"] = given["settings"] | {"precision": arguments.precision}
     return say_what_next(pretrain(arguments.recipe, **given, loggers=arguments.log_to, compiled=arguments.compile))
 
 

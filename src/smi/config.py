@@ -21,6 +21,7 @@ import yaml
 
 from smi.errors import UserError
 from smi.methods import find_method, name_of, settings_of
+from smi.views import RECIPES as POLICIES
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Data:
 class Views:
     policy: str  # whose augmentations: cifar10, cifar100, imagenette, imagewoof, imagenet, digits
     size: int  # pixels of a side
+    solarize_p: tuple[float, float] | None = None  # of the first and the second view; None: the policy's
 
 
 @dataclass(frozen=True)
@@ -89,10 +91,12 @@ def resolve(recipe: str | Path, asked: Mapping[str, Any] | None = None) -> Confi
     raw = read_recipe(recipe)
     asked = {SHORT.get(key, key): value for key, value in (asked or {}).items()}
     methods = _mapping(raw.get("methods") or {}, "methods")
+    for key in [key for key in asked if key.startswith("methods.")]:
+        _put({"methods": methods}, key, asked.pop(key))
 
     method = _named(raw.pop("method", "SMI"), "method")
     name = name_of(_text(asked.pop("method.name", method["name"]), "method"))
-    own = {name_of(str(known)): _mapping(settings or {}, f"methods.{known}") for known, settings in methods.items()}
+    own = {name_of(str(known)): _of_method(str(known), settings or {}) for known, settings in methods.items()}
     method = {"name": name} | own.get(name, {}) | ({**method, "name": name} if name == name_of(method["name"]) else {})
 
     encoder = _named(raw.pop("encoder", "resnet50"), "encoder")
@@ -141,10 +145,23 @@ def check(config: Config) -> None:
     for name, value in {
         "optimizer.weight_decay": config.optimizer.weight_decay,
         "optimizer.warmup_epochs": config.optimizer.warmup_epochs,
+        "optimizer.final_lr": config.optimizer.final_lr,
+        "optimizer.lr_vectors": config.optimizer.lr_vectors or 0,
         "log.probe_every": config.log.probe_every,
     }.items():
         if value < 0:
             raise UserError(f"{name} must be 0 or more, not {value}")
+    if config.views.policy not in POLICIES:
+        raise UserError(
+            f"views.policy must be one of {', '.join(POLICIES)}, not {config.views.policy!r}: methods add their small views themselves"
+        )
+    if "image_size" in config.encoder:
+        raise UserError("encoder.image_size is not a setting: views.size is what the encoder is given")
+    for name, number in config.method.items():
+        if isinstance(number, int) and not isinstance(number, bool) and number < 0:
+            raise UserError(f"method.{name} must be 0 or more, not {number}")
+    if config.data.resolution is not None and config.data.resolution < 1:
+        raise UserError(f"data.resolution must be 1 or more, not {config.data.resolution}")
     if not 0 <= config.data.validation < 1:
         raise UserError(f"data.validation must be a share of the images from 0 to below 1, not {config.data.validation}")
     if config.optimizer.warmup_epochs >= config.epochs:
@@ -201,7 +218,14 @@ def _put(raw: dict[str, Any], key: str, value: Any) -> None:
         if not isinstance(below, dict):
             raise UserError(f"{key} is not a setting: {part} has none below it")
         place = below
-    place[last] = yaml.safe_load(value) if isinstance(value, str) and value else value
+    place[last] = value
+
+
+def _of_method(name: str, raw: Any) -> dict[str, Any]:
+    """Some settings of a method, checked against its signature."""
+    raw, settings = _mapping(raw, f"methods.{name}"), settings_of(find_method(name))
+    _check_names(raw, settings, f"methods.{name}.", f" of {name}")
+    return {key: _typed(value, settings[key].annotation, f"methods.{name}.{key}") for key, value in raw.items()}
 
 
 def _method(raw: dict[str, Any]) -> dict[str, Any]:
@@ -249,9 +273,9 @@ def _typed(value: Any, kind: Any, where: str) -> Any:
         return _dataclass(kind, value, f"{where}.")
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
-        return value
+        return _guessed(value, where)
     if origin in (types.UnionType, typing.Union):
-        if value is None and types.NoneType in arguments:
+        if (value is None or value in ("null", "None")) and types.NoneType in arguments:
             return None
         (only,) = [argument for argument in arguments if argument is not types.NoneType][:1]
         return _typed(value, only, where)
@@ -260,9 +284,12 @@ def _typed(value: Any, kind: Any, where: str) -> Any:
             return value
         raise UserError(f"{where} must be one of {', '.join(map(str, arguments))}, not {value!r}: {_hint(str(value), map(str, arguments))}")
     if origin is dict:
-        return _mapping(value, where)
+        return {key: _typed(item, arguments[1], f"{where}.{key}") for key, item in _mapping(value, where).items()}
     if origin in (tuple, list):
+        value = _guessed(value, where)
         items = value if isinstance(value, list | tuple) else [value]
+        if not items:
+            raise UserError(f"{where} must have a value or more")
         each = arguments[0]
         if origin is tuple and arguments[-1] is not Ellipsis and len(items) != len(arguments):
             raise UserError(f"{where} must be {len(arguments)} values, not {len(items)}")
@@ -270,9 +297,23 @@ def _typed(value: Any, kind: Any, where: str) -> Any:
     return _scalar(value, kind, where)
 
 
-def _scalar(value: Any, kind: Any, where: str) -> Any:
-    if kind is bool and isinstance(value, bool):
+def _guessed(value: Any, where: str) -> Any:
+    """Words of the command line where no type says what they are: numbers, lists, true, null; else text."""
+    if not isinstance(value, str):
         return value
+    try:
+        found = yaml.safe_load(value) if value else value
+    except yaml.YAMLError as error:
+        raise UserError(f"{where} cannot be read: {value!r}") from error
+    try:
+        return float(found) if isinstance(found, str) else found  # YAML 1.1 takes 1e-3 for text
+    except ValueError:
+        return found
+
+
+def _scalar(value: Any, kind: Any, where: str) -> Any:
+    if kind is bool and (isinstance(value, bool) or str(value).lower() in ("true", "false")):
+        return str(value).lower() == "true"
     if kind is str and isinstance(value, str | int | float) and not isinstance(value, bool):
         return str(value)
     if kind in (int, float) and isinstance(value, int | float | str) and not isinstance(value, bool):

@@ -38,11 +38,6 @@ def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
-def wait_for_all() -> None:
-    if world_size() > 1:
-        dist.barrier()
-
-
 def from_first(value: Any) -> Any:
     """What the first process brought, on all of them."""
     values = [value]

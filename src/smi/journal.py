@@ -2,12 +2,13 @@
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from rich.console import Console
@@ -112,18 +113,18 @@ class Journal:
             "epoch": done / self._steps_per_epoch,
             "loss": sum(losses) / len(losses),
             "terms": terms,
-            "ratio": terms["redundancy"] / terms["alignment"] if "redundancy" in terms and terms.get("alignment") else None,
+            "ratio": _ratio(terms),
             "gradient_norm": sum(norms) / len(norms),
             **values,
             "lr": lr,
             "per_step": {"loss": losses, "gradient_norm": norms},
             "timing": self._timing(),
         }
-        if not all(map(math.isfinite, losses)):
-            raise self._stopped(line)
+        self._reset_clock()
+        if not all(map(math.isfinite, (*losses, *norms))):
+            self._stop(line)
         self._last = line
         self._write(line)
-        self._reset_clock()
 
     def probe(self, done: int, result: Mapping[str, Any]) -> None:
         self._probe = result
@@ -131,14 +132,20 @@ class Journal:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of the journal: what was written so far, and what was not yet."""
+        self.check()
         pending = {name: torch.stack(values).float() for name, values in self._lists.items()}
-        if pending and not pending["loss"].isfinite().all():
-            raise self._stopped({"step": self._done, "per_step": {name: values.tolist() for name, values in pending.items()}})
         position = 0
         if self._file:
             self._file.flush()
+            os.fsync(self._file.fileno())
             position = self._file.tell()
         return {"pending": pending, "position": position}
+
+    def check(self) -> None:
+        """Nothing since the last line may be saved or looked at if it is not finite."""
+        pending = {name: torch.stack(values).float().tolist() for name, values in self._lists.items()}
+        if not all(math.isfinite(value) for values in pending.values() for value in values):
+            self._stop({"step": self._done, "epoch": self._done / self._steps_per_epoch, "loss": math.nan, "per_step": pending})
 
     def close(self) -> None:
         if self._file:
@@ -171,10 +178,21 @@ class Journal:
         for logger in self._loggers:
             logger.log(line)
 
-    def _stopped(self, line: dict[str, Any]) -> TrainingError:
-        finding = nan_diagnosis(self._context, [*Run(self._folder).lines(), line])
+    def _stop(self, line: dict[str, Any]) -> NoReturn:
+        """Writes the line, for `smi doctor` to see, and says what it means."""
+        earlier = Run(self._folder).lines()
+        if self._file:
+            self._file.write(json.dumps(_finite(line | {"loss": None})) + "\n")
+            self._file.flush()
+        finding = nan_diagnosis(self._context, [*earlier, line | {"loss": math.nan}])
         assert finding is not None
-        return TrainingError(f"{finding.sentence} ({finding.evidence}) {finding.advice}")
+        raise TrainingError(f"{finding.sentence} ({finding.evidence}) {finding.advice}")
+
+
+def _ratio(terms: Mapping[str, float]) -> float | None:
+    """Of what keeps samples or coordinates apart to what brings views together; None where a method has only the latter."""
+    others = [value for name, value in terms.items() if name != "alignment"]
+    return sum(others) / terms["alignment"] if others and terms.get("alignment") else None
 
 
 def _finite(value: Any) -> Any:

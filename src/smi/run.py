@@ -8,6 +8,7 @@ encoder.safetensors   what it was for, once it is finished
 bad-files.txt         files that could not be read, if there were any
 """
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,14 +32,23 @@ class Run:
 
     @property
     def config(self) -> dict[str, Any]:
-        found: dict[str, Any] = yaml.safe_load((self.folder / "config.yaml").read_text(encoding="utf-8"))
+        path = self.folder / "config.yaml"
+        try:
+            found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise UserError(f"{path} is damaged: {' '.join(str(error).split())[:200]}") from error
+        if not isinstance(found, dict):
+            raise UserError(f"{path} is damaged: it has no settings")
         return found
 
     @property
     def about(self) -> dict[str, Any]:
         """What was found: run.json."""
         path = self.folder / "run.json"
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        except ValueError as error:
+            raise UserError(f"{path} is damaged: {error}") from error
         return found
 
     @property
@@ -49,14 +59,26 @@ class Run:
     def checkpoint(self) -> Path:
         return self.folder / "checkpoints" / "last.pt"
 
+    @property
+    def normalization(self) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+        """Mean and std of each channel, of pixels between 0 and 1: what the encoder's input is normalised by."""
+        from smi.views import policy
+
+        found = policy(self.config["views"]["policy"])
+        return found.mean, found.std
+
     def lines(self) -> list[dict[str, Any]]:
         """Of metrics.jsonl; one that is still being written is left out."""
         path = self.folder / "metrics.jsonl"
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        found = []
+        for line in text[: text.rfind("\n") + 1].splitlines():
+            with contextlib.suppress(ValueError):  # cut short by a crash
+                found.append(json.loads(line))
+        return [line for line in found if isinstance(line, dict)]
 
     def metrics(self) -> list[dict[str, Any]]:
-        return [line for line in self.lines() if "loss" in line]
+        return [line for line in self.lines() if line.get("loss") is not None]
 
     def probes(self) -> list[dict[str, Any]]:
         return [line for line in self.lines() if "probe" in line]

@@ -72,6 +72,7 @@ def train(job: Job, journal: Journal, checkpoint: Path, *, start: int = 0) -> No
             journal.note(done, out, norm, lr=optimizer.param_groups[0]["lr"])  # the only host sync, when a line is due
             if job.probe and (done == job.total or (job.probe_every and done % job.probe_every == 0)) and rank() == 0:
                 with journal.aside():
+                    journal.check()
                     journal.probe(done, job.probe(method.encoder))
             journal.show(done)
             if done == job.total or stop.asked or done % job.save_every == 0:

@@ -33,7 +33,9 @@ def test_what_stands_in_for_a_bad_file_has_a_place(tmp_path, draw: Draw) -> None
     images, index = part.start(torch.tensor([1]))()
     assert index.tolist() == [2]  # number 06 stands in, which is one of ours
     assert torch.equal(images, part[[2]])
-    alone = Subset(whole, torch.tensor([0, 5]))
-    assert alone.start(torch.tensor([1]))()[1].tolist() == [1]
+    others = Subset(whole, torch.tensor([0, 5, 9]))  # number 06 is kept from these: 09 stands in
+    images, index = others.start(torch.tensor([1, 0]))()
+    assert index.tolist() == [2, 0]
+    assert torch.equal(images[0], whole[[9]][0])
     assert [bad.path for bad in part.bad] == ["05.png"]
     part.close()

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from smi.data.store import Reading, Store
+from smi.errors import UserError
 
 
 class Subset(Store):
@@ -23,11 +24,20 @@ class Subset(Store):
 
         def finish() -> tuple[Tensor, Tensor]:
             images, seen = reading()
-            # What stands in for a bad file may not be one of ours; it then goes by the place that was asked for.
-            places = [self._place.get(image, place) for image, place in zip(seen.tolist(), index.tolist(), strict=True)]
+            places = [self._place.get(image) for image in seen.tolist()]
+            for row, place in enumerate(places):
+                if place is None:  # what stands in for a bad file is not one of ours, and may have been kept apart: the next of ours does
+                    images[row], places[row] = self._next_good(int(index[row]))
             return images, torch.tensor(places, dtype=torch.long)
 
         return finish
+
+    def _next_good(self, place: int) -> tuple[Tensor, int]:
+        for step in range(1, len(self)):
+            images, seen = self._store.start(self._index[[(place + step) % len(self)]])()
+            if int(seen[0]) in self._place:
+                return images[0], self._place[int(seen[0])]
+        raise UserError(f"none of the {len(self):,} images chosen from {self.name} can be read")
 
     def close(self) -> None:
         self._store.close()

@@ -41,12 +41,12 @@ def check_finite(h: History) -> Finding | None:
         at, norm = h.largest_gradient
         grew = norm > 10 * h.gradient.start > 0
         evidence.append(f"largest gradient norm before it {_text(norm)} at step {at} (at the start {_text(h.gradient.start)})")
-    lower = f"a third of the learning rate ({_text(h.lr / 3)})" if h.lr else "a third of the learning rate"
+    lower = f"a third of the learning rate ({_text(h.lr / 3)} there)" if h.lr else "a third of the learning rate"
     tries = (
-        f"gradients grew before it, so resume from the last checkpoint with {lower}, or with a longer warm-up"
+        f"gradients grew before it, so start over (--fresh) with {lower}, or with a longer warm-up (--optimizer.warmup_epochs)"
         if grew
-        else "gradients did not grow before it, so something overflowed at once: resume from the last checkpoint in float32 precision; "
-        f"if that does not help, with {lower} or a longer warm-up"
+        else "gradients did not grow before it, so something overflowed at once: start over (--fresh) with --precision float32 if it was "
+        f"another; if that does not help, with {lower} or a longer warm-up (--optimizer.warmup_epochs)"
     )
     return Finding(
         kind, "stop", "The loss is no longer a number: nothing after this step is learnt.", "; ".join(evidence), _sentence(tries)

@@ -1,6 +1,5 @@
 """How views become a loss. x views, h features [N, F], z projections [N, K], p predictions."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,11 +65,6 @@ class Method(nn.Module, ABC):
 
     def after_step(self) -> None:
         """After the optimizer, for instance to move a teacher."""
-
-
-def cosine(start: float, end: float, progress: float) -> float:
-    """Half a cosine from start, at progress 0, to end, at 1."""
-    return end + (start - end) * (1 + math.cos(math.pi * progress)) / 2
 
 
 def together(network: nn.Module, views: Sequence[Tensor]) -> list[Tensor]:

@@ -6,8 +6,9 @@ from torch import Tensor
 
 from smi.data import Batch
 from smi.losses import Terms, negative_cosine_loss
-from smi.methods.base import Method, Output, cosine
+from smi.methods.base import Method, Output
 from smi.nn import Ema, Encoder, mlp
+from smi.optim import cosine
 
 
 class BYOL(Method):

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from smi.data import Batch
 from smi.losses import dino_loss
-from smi.methods.base import Method, Output, cosine, together
+from smi.methods.base import Method, Output, together
 from smi.nn import Center, Ema, Encoder, Prototypes, mlp
+from smi.optim import cosine
 from smi.views import Policy, multicrop
 
 

@@ -5,15 +5,17 @@ encoder = create_encoder("my_package.MyNetwork")        # a class or function th
 """
 
 import difflib
-from typing import Any, Literal
+import inspect
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from smi.errors import UserError
-from smi.nn.imports import import_path
+from smi.nn.imports import import_path, refused
 
 Stem = Literal["standard", "cifar", "half"]
+STEMS: tuple[Stem, ...] = get_args(Stem)
 
 SMALL = "resnet-small"  # a ResNet-10 of half the width: minutes, not days, on two cores
 # Shortcuts average what they pass over, and no block begins as nothing: short runs have no time to make up for either.
@@ -61,10 +63,15 @@ def create_encoder(name: str, *, image_size: int = 224, stem: Stem | None = None
     stem: of a ResNet. "standard" divides the side by four before the first block, "half" by two, "cifar" (3 x 3, stride 1, no pooling)
     not at all; None chooses by the size of the images.
     """
-    network = _own(name, arguments) if "." in name else _timm(name, image_size, stem, arguments)
-    network.eval()  # looking must not change the statistics of its norms
-    with torch.no_grad():
-        h = network(torch.zeros(2, 3, image_size, image_size))
+    if stem is not None and stem not in STEMS:
+        raise UserError(f"there is no stem {stem!r}: choose one of {', '.join(STEMS)}")
+    try:
+        network = _own(name, arguments) if "." in name else _timm(name, image_size, stem, arguments)
+        network.eval()  # looking must not change the statistics of its norms
+        with torch.no_grad():
+            h = network(torch.zeros(2, 3, image_size, image_size))
+    except (TypeError, RuntimeError, AssertionError) as error:
+        raise refused(error, f"the encoder {name} with images of {image_size} pixels") from error
     if not isinstance(h, Tensor) or h.ndim != 2 or len(h) != 2:
         got = list(h.shape) if isinstance(h, Tensor) else type(h).__name__
         raise UserError(
@@ -74,7 +81,16 @@ def create_encoder(name: str, *, image_size: int = 224, stem: Stem | None = None
 
 
 def _own(path: str, arguments: dict[str, Any]) -> nn.Module:
-    network = import_path(path)(**arguments)
+    make = import_path(path)
+    if not callable(make):
+        raise UserError(f"{path} is a {type(make).__name__}: name a class or a function that gives a module")
+    known = inspect.signature(make).parameters
+    unknown = [name for name in arguments if name not in known]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
+        close = difflib.get_close_matches(unknown[0], known, 1)
+        hint = f"did you mean encoder.{close[0]}?" if close else f"there are {', '.join(known) or 'none'}"
+        raise UserError(f"encoder.{unknown[0]} is not a setting of {path}: {hint}")
+    network = make(**arguments)
     if not isinstance(network, nn.Module):
         raise UserError(f"{path} gave a {type(network).__name__}, not a torch.nn.Module")
     return network
@@ -93,10 +109,7 @@ def _timm(name: str, image_size: int, stem: Stem | None, arguments: dict[str, An
     if name.startswith(("vit", "deit")):
         # Small views have sides of their own, which need not be a multiple of the patch's.
         arguments = {"img_size": image_size, "dynamic_img_size": True, "dynamic_img_pad": True} | arguments
-    try:
-        network: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, **arguments)
-    except TypeError as error:
-        raise UserError(f"timm's {name} does not take these arguments: {error}") from error
+    network: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, **arguments)
     return _with_stem(network, name, stem or _suited(network, image_size, small))
 
 
