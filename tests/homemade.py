@@ -22,10 +22,10 @@ class Net(nn.Module):
 class Agreement(Method):
     """A method of one's own, which can be made to fail."""
 
-    def __init__(self, encoder, *, weight: float = 1.0, fails_at: float = 2.0):
+    def __init__(self, encoder, *, weight: float = 1.0, fails_at: float = 2.0, gradient_fails_at: float = 2.0):
         super().__init__(encoder)
         self.projector = mlp(encoder.dim, 16, 16)
-        self.weight, self.fails_at = weight, fails_at
+        self.weight, self.fails_at, self.gradient_fails_at = weight, fails_at, gradient_fails_at
 
     def forward(self, views, batch):
         h = [self.encoder(x) for x in views]
@@ -33,4 +33,6 @@ class Agreement(Method):
         loss = self.weight * (z[0] - z[1]).square().mean()
         if self.progress >= self.fails_at:
             loss = loss * torch.nan
+        if self.progress >= self.gradient_fails_at:
+            loss.register_hook(lambda gradient: gradient * torch.nan)
         return Output(Terms(alignment=loss), h[0], z[0], z[1])

@@ -85,6 +85,13 @@ def test_text_becomes_what_the_setting_is():
         ({"epochs.more": 1}, "epochs has none below it"),
         ({"data.validation": 1.0}, "data.validation"),
         ({"log": 3}, "log must have settings below it"),
+        ({"views.policy": "digits-multicrop"}, "views.policy must be one of"),
+        ({"encoder.image_size": 8}, "views.size is what the encoder is given"),
+        ({"methods.SMI.redundncy_weight": 3}, "did you mean methods.SMI.redundancy_weight?"),
+        ({"method.widths": []}, "method.widths must have a value"),
+        ({"method.widths": "[8,"}, "method.widths cannot be read"),
+        ({"optimizer.final_lr": -1}, "optimizer.final_lr must be 0 or more"),
+        ({"method": "SwAV", "method.crops": -1}, "method.crops must be 0 or more"),
     ],
 )
 def test_mistakes_are_sentences(asked, sentence):
@@ -103,6 +110,21 @@ def test_a_recipe_that_is_not_there(tmp_path):
     broken.write_text("a: [1,")
     with pytest.raises(UserError, match="is not YAML"):
         resolve(broken)
+
+
+def test_what_the_recipe_says_of_a_method_can_be_set_too():
+    assert resolve("digits", {"methods.SMI.redundancy_weight": "3"}).method["redundancy_weight"] == 3
+    assert resolve("digits", {"methods.BarlowTwins.redundancy_weight": 3, "method": "BarlowTwins"}).method["redundancy_weight"] == 3
+
+
+@pytest.mark.parametrize("source", ["2024-01-01", "010", "a #b", "no", "@photos", "null", "1e3"])
+def test_text_stays_text(source):
+    assert resolve("digits", {"data": source}).data.source == source
+
+
+def test_arguments_of_an_encoder_are_guessed():
+    encoder = resolve("digits", {"encoder": "a.B", "encoder.drop": "1e-3", "encoder.deep": "true", "encoder.widths": "[1, 2]"}).encoder
+    assert encoder == {"name": "a.B", "drop": 1e-3, "deep": True, "widths": [1, 2]}
 
 
 def test_differences_are_named():

@@ -18,10 +18,13 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import smi
+from smi import train
 from smi.cli import main
 from smi.config import resolve
-from smi.errors import UserError
+from smi.doctor import print_doctor
+from smi.errors import TrainingError, UserError
 from smi.methods import HOMES
+from smi.train import Interrupted
 
 TESTS = Path(__file__).parent
 SMI = [str(Path(sys.executable).with_name("smi"))]
@@ -215,6 +218,27 @@ def test_a_signal_leaves_a_checkpoint_of_that_step(tmp_path):
     assert state["step"] == logged + len(state["journal"]["pending"].get("loss", ()))  # nothing is lost between two lines
 
 
+@pytest.mark.parametrize("failing", ["fails_at", "gradient_fails_at"])
+@pytest.mark.parametrize("log_every", [7, 1000])
+@pytest.mark.parametrize("probe_every", [0, 0.2])
+def test_what_is_not_finite_is_never_saved(failing, log_every, probe_every, tmp_path, capsys):
+    """Whether it is met by a line of metrics, a probe or a checkpoint."""
+    settings = {f"method.{failing}": 0.5, "log.every": log_every, "log.save_every": 0.04, "log.probe_every": probe_every}
+    with pytest.raises(TrainingError, match="no longer a number"):
+        smi.pretrain(
+            "digits", out=tmp_path / "a", method="homemade.Agreement", encoder="homemade.Net", epochs=2, batch_size=64, settings=settings
+        )
+    if (tmp_path / "a" / "checkpoints" / "last.pt").is_file():
+        state = torch.load(tmp_path / "a" / "checkpoints" / "last.pt", weights_only=True)
+        assert state["step"] <= 25
+        assert all(value.isfinite().all() for value in state["method"].values())
+    capsys.readouterr()
+    print_doctor(tmp_path / "a", as_json=False)
+    said = capsys.readouterr().out
+    assert "no longer a number" in said
+    assert "ok       Every loss is a finite number" not in said
+
+
 def test_nan_stops_behind_the_last_good_checkpoint(tmp_path):
     result = command(
         *digits(tmp_path / "a", "--method", "homemade.Agreement", "--method.fails_at", "0.7", "--epochs", "4", "--log.save_every", "0.04")
@@ -349,6 +373,80 @@ def test_from_python(tmp_path, capsys):
             batch_size=128,
             settings={"method.widths": [8, 8], "log.every": 5},
         )
+
+
+def tiny(out, **settings):
+    return smi.pretrain("digits", out=out, encoder="homemade.Net", epochs=1, settings={"method.widths": [8, 8], **settings})
+
+
+def test_a_mistake_does_not_take_the_folder(tmp_path):
+    for wrong in ({"encoder.widht": 4}, {"method.widths": [0]}, {"method.eps": 5.0}, {"batch_size": 1}, {"optimizer.momentum": 1.5}):
+        with pytest.raises(UserError):
+            tiny(tmp_path / "a", **wrong)
+    assert tiny(tmp_path / "a").finished
+
+
+def test_killed_while_it_was_set_up(tmp_path):
+    (tmp_path / "a" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "a" / "config.yaml.partial").write_text("half")
+    assert tiny(tmp_path / "a").finished
+
+
+def test_metrics_shorter_than_the_checkpoint_says(tmp_path):
+    """A machine that loses power may keep the one and not the other."""
+    with pytest.raises(Interrupted), monkeypatched_signal():
+        tiny(tmp_path / "a", **{"log.every": 5})
+    metrics = tmp_path / "a" / "metrics.jsonl"
+    whole = metrics.read_bytes()
+    metrics.write_bytes(whole[: len(whole) // 2])
+    run = tiny(tmp_path / "a", **{"log.every": 5})
+    assert run.finished
+    assert b"\0" not in metrics.read_bytes()
+
+
+@contextlib.contextmanager
+def monkeypatched_signal():
+    """SIGTERM in the middle of a step."""
+    original, steps = train.gradient_norm, []
+
+    def norm(parameters):
+        steps.append(1)
+        if len(steps) == 13:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(parameters)
+
+    train.gradient_norm = norm
+    try:
+        yield
+    finally:
+        train.gradient_norm = original
+
+
+def photographs(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    for i in range(20):
+        Image.fromarray(pixels).save(folder / f"{i}.png")
+
+
+def test_labelled_images_of_which_none_is_held_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SMI_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("smi.data.folders.is_held_out", lambda path: False)
+    for label in ("one", "two"):
+        photographs(tmp_path / "photos" / label)
+    settings = {"method.widths": [8, 8]}
+    assert smi.pretrain(data=tmp_path / "photos", out=tmp_path / "a", encoder="homemade.Net", epochs=1, settings=settings).finished
+    assert "no held-out images to probe with" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["2024-01-01", "010", "12:30", "a #b", "no", "@photos", "x=y"])
+def test_a_folder_of_any_name(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SMI_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    photographs(tmp_path / name)
+    monkeypatch.setattr(sys, "argv", ["smi", "pretrain", "--data", name, "--out", "lr=0.1", "--encoder", "homemade.Net", "--epochs", "1"])
+    main()
+    assert smi.Run(tmp_path / "lr=0.1").config["data"]["source"] == str(tmp_path / name)
 
 
 def test_a_folder_that_is_something_else_is_left_alone(tmp_path):

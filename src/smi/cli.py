@@ -82,7 +82,8 @@ SETTING = re.compile(r"(?:--)?([a-z]\w*(?:\.\w+)+)(?:=(.*))?|([a-z]\w*)=(.*)", r
 
 def split_settings(words: list[str], root: Parser) -> tuple[list[str], dict[str, str]]:
     """Apart from the rest: --optimizer.lr 1e-3, --optimizer.lr=1e-3, optimizer.lr=1e-3, epochs=3."""
-    rest, settings = [], {}
+    rest: list[str] = []
+    settings: dict[str, str] = {}
     waiting = iter(words)
     with_value = root.options_with_value()
     for word in waiting:

@@ -160,6 +160,8 @@ def check(config: Config) -> None:
     for name, number in config.method.items():
         if isinstance(number, int) and not isinstance(number, bool) and number < 0:
             raise UserError(f"method.{name} must be 0 or more, not {number}")
+        if isinstance(number, tuple) and min(number) < 1:
+            raise UserError(f"method.{name} must be 1 or more each, not {', '.join(map(str, number))}")
     if config.data.resolution is not None and config.data.resolution < 1:
         raise UserError(f"data.resolution must be 1 or more, not {config.data.resolution}")
     if not 0 <= config.data.validation < 1:

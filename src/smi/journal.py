@@ -85,6 +85,11 @@ class Journal:
         if done % self._every == 0 or done % self._steps_per_epoch == 0 or done == self._total:
             self._line(done, out, lr)
 
+    @property
+    def done(self) -> int:
+        """Steps."""
+        return self._done
+
     def show(self, done: int) -> None:
         if self._bar:
             self._bar.show(done, self._last, self._probe)

@@ -7,10 +7,11 @@ run = smi.pretrain("cifar10", out="runs/a", method="BarlowTwins", epochs=100, se
 import contextlib
 import datetime
 import fcntl
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,23 +21,27 @@ from smi.checkpoint import load as load_checkpoint
 from smi.checkpoint import save_encoder, write_text
 from smi.choice import choose_recipe
 from smi.config import Config, differences, plain, resolve
-from smi.data import Batches, Store, load, write_bad
+from smi.data import NAMES, Batches, Store, load, write_bad
 from smi.data.batches import derive
+from smi.data.folders import Split
 from smi.data.places import announce, disk_errors, expand
 from smi.data.subset import Subset
 from smi.distributed import from_first, local_rank, processes, rank, world_size
-from smi.errors import UserError
+from smi.errors import TrainingError, UserError
 from smi.evaluate import extract_labelled, knn_accuracy
 from smi.health import Context
 from smi.journal import Journal
 from smi.loggers import check_loggers, create_loggers
 from smi.machine import choose_device, choose_precision, describe_device, versions
-from smi.methods import create_method
+from smi.methods import Method, create_method
 from smi.nn import create_encoder
+from smi.nn.imports import refused
 from smi.optim import create_optimizer
 from smi.run import Run, move_aside, write_about
 from smi.train import Interrupted, Job, train
 from smi.views import Policy, Views, policy
+
+T = TypeVar("T")
 
 
 def pretrain(
@@ -64,16 +69,38 @@ def pretrain(
     fresh: start over; what is in `out` is moved aside.
     """
     named = {"data": data, "method": method, "encoder": encoder, "epochs": epochs, "batch_size": batch_size, "seed": seed}
-    asked = {**(settings or {}), **{key: str(value) if key == "data" else value for key, value in named.items() if value is not None}}
+    asked = {**(settings or {}), **{key: value for key, value in named.items() if value is not None}}
+    if data is not None:
+        asked["data"] = _located(data)
     check_loggers(loggers)
     where = choose_device(device, local_rank())
     with processes(where):
         if recipe is None:
-            recipe, chosen = from_first(_choose(asked, root, where) if rank() == 0 else None)
+            recipe, chosen = _by_first(lambda: _choose(asked, root, where))
             asked = {**chosen, **asked}
         config = resolve(recipe, asked)
         machine = Machine(where, root, num_workers, tuple(loggers), compiled)
         return _pretrain(config, expand(out), fresh, machine, f"recipe {recipe}")
+
+
+def _located(source: str | Path) -> str:
+    """A folder by its whole path, so that the run's configuration means the same from anywhere."""
+    folder = expand(source)
+    return str(folder.resolve()) if str(source) not in NAMES and folder.is_dir() else str(source)
+
+
+def _by_first(work: Callable[[], T]) -> T:
+    """Done by the first process alone; what it found, or its mistake, is everybody's."""
+    result: tuple[T | None, UserError | None] = (None, None)
+    if rank() == 0:
+        try:
+            result = (work(), None)
+        except UserError as error:
+            result = (None, error)
+    found, mistake = from_first(result)
+    if mistake is not None:
+        raise mistake
+    return cast(T, found)
 
 
 @dataclass(frozen=True)
@@ -103,12 +130,9 @@ def _pretrain(config: Config, folder: Path, fresh: bool, machine: Machine, origi
         images = _Images.open(config, machine)
         stack.callback(images.close)
         batches = Batches(images.pretrain, config.batch_size // world_size(), seed=config.seed, rank=rank(), world_size=world_size())
-        if rank() == 0:
-            with disk_errors(f"writing to {folder}"):
-                stack.enter_context(_folder(folder, config, fresh, images, machine))
-        from_first(None)  # the others wait for the folder
+        finished = _by_first(lambda: _claim(folder, config, fresh, images, stack))
         run = Run(folder)
-        if from_first(run.finished):
+        if finished:
             if rank() == 0:
                 print(f"{folder} is finished: nothing to do (--fresh starts over)")
             return run
@@ -118,23 +142,12 @@ def _pretrain(config: Config, folder: Path, fresh: bool, machine: Machine, origi
 
 def _train(config: Config, run: Run, batches: Batches, images: "_Images", machine: Machine, origin: str) -> None:
     device = machine.device
-    torch.manual_seed(derive(config.seed, "encoder"))  # methods compared under one seed start from one encoder
-    encoder = create_encoder(**config.encoder, image_size=config.views.size)
-    torch.manual_seed(derive(config.seed, "method"))
     named = {name: value for name, value in config.method.items() if name != "name"}
-    method = create_method(config.method["name"], encoder, num_images=len(images.pretrain), **named)
+    method = create(config, len(images.pretrain))
     method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    views = Views(method.policy(policy(config.views.policy, size=config.views.size)))
-    scale = config.batch_size / 256 if config.optimizer.scale_lr else 1.0
-    vectors = config.optimizer.lr_vectors
-    optimizer = create_optimizer(
-        method,
-        name=config.optimizer.name,
-        lr=config.optimizer.lr * scale,
-        lr_vectors=None if vectors is None else vectors * scale,
-        weight_decay=config.optimizer.weight_decay,
-        momentum=config.optimizer.momentum,
-    )
+    encoder = method.encoder
+    views = Views(method.policy(_policy(config)))
+    optimizer = _optimizer(config, method)
     per_epoch = batches.steps_per_epoch
     job = Job(
         method=method,
@@ -163,7 +176,7 @@ def _train(config: Config, run: Run, batches: Batches, images: "_Images", machin
     if rank() == 0:
         _cut(run.folder / "metrics.jsonl", kept["position"])
         _announce_plan(config, job, images, origin, start)
-    facts = _facts(config, job, images, machine)
+    facts = _facts(run, job, images, machine)
     context = Context(
         method=config.method["name"],
         batch_size=batches.batch_size,
@@ -190,7 +203,16 @@ def _train(config: Config, run: Run, batches: Batches, images: "_Images", machin
     try:
         train(job, journal, run.checkpoint, start=start)
     except Interrupted as stop:
-        print(f"stopped after step {stop.step:,} of {job.total:,}; the same command goes on from there", flush=True)
+        if rank() == 0:
+            print(f"stopped after step {stop.step:,} of {job.total:,}; the same command goes on from there", flush=True)
+        raise
+    except TrainingError as error:
+        if rank() == 0:
+            write_about(run.folder, run.about | {"status": f"stopped: {error}"})
+        raise
+    except (ValueError, TypeError, RuntimeError) as error:
+        if journal.done == start:  # what does not work once is a matter of settings; whatever comes later is not
+            raise refused(error, f"{config.method['name']} with these settings") from error
         raise
     finally:
         journal.close()
@@ -202,27 +224,62 @@ def _train(config: Config, run: Run, batches: Batches, images: "_Images", machin
         write_about(run.folder, run.about | {"status": "finished"})
 
 
+def create(config: Config, num_images: int) -> Method:
+    """The method with its encoder, as the seed has it: methods compared under one seed start from one encoder."""
+    torch.manual_seed(derive(config.seed, "encoder"))
+    encoder = create_encoder(**config.encoder, image_size=config.views.size)
+    torch.manual_seed(derive(config.seed, "method"))
+    settings = {name: value for name, value in config.method.items() if name != "name"}
+    try:
+        return create_method(config.method["name"], encoder, num_images=num_images, **settings)
+    except (ValueError, TypeError, RuntimeError, IndexError) as error:
+        raise refused(error, f"{config.method['name']} with these settings") from error
+
+
+def _policy(config: Config) -> Policy:
+    found = policy(config.views.policy, size=config.views.size)
+    if config.views.solarize_p is None:
+        return found
+    return replace(found, views=tuple(replace(v, solarize_p=p) for v, p in zip(found.views, config.views.solarize_p, strict=True)))
+
+
+def _optimizer(config: Config, method: Method) -> torch.optim.Optimizer:
+    asked = config.optimizer
+    scale = config.batch_size / 256 if asked.scale_lr else 1.0
+    vectors = None if asked.lr_vectors is None else asked.lr_vectors * scale
+    try:
+        return create_optimizer(
+            method, name=asked.name, lr=asked.lr * scale, lr_vectors=vectors, weight_decay=asked.weight_decay, momentum=asked.momentum
+        )
+    except ValueError as error:
+        raise refused(error, f"{asked.name} with these settings") from error
+
+
 # -------------------------------------------------------------------------------------------------------------------- the folder
 
 
-@contextlib.contextmanager
-def _folder(folder: Path, config: Config, fresh: bool, images: "_Images", machine: Machine) -> Iterator[None]:
-    """The run's folder, new or as it was left; ours alone until the end."""
-    if fresh and folder.exists():
-        with _alone(folder):
-            announce(f"moved {folder} to {move_aside(folder)}")
+def _claim(folder: Path, config: Config, fresh: bool, images: "_Images", stack: contextlib.ExitStack) -> bool:
+    """Make the run's folder, or take it up as it was left; ours alone until the end. True if there is nothing left to do."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: give a folder to write the run to")
-    is_run = (folder / "config.yaml").is_file()
-    if folder.is_dir() and not is_run and any(path.name != ".lock" for path in folder.iterdir()):
-        raise UserError(f"{folder} has files in it and is no run: give another folder, or --fresh to move it aside")
-    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
-        if is_run:
+    with disk_errors(f"writing to {folder}"):
+        if fresh and folder.exists():
+            with _alone(folder):
+                announce(f"moved {folder} to {move_aside(folder)}")
+        has_config = (folder / "config.yaml").is_file()
+        ours = {".lock", "checkpoints", "run.json", "metrics.jsonl"}
+        others = [path for path in folder.iterdir() if path.name not in ours and path.suffix != ".partial"] if folder.is_dir() else []
+        if others and not has_config:
+            raise UserError(f"{folder} has files in it and is no run: give another folder, or --fresh to move it aside")
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        stack.enter_context(_alone(folder))
+        begun = [path for path in (folder / "checkpoints" / "last.pt", folder / "metrics.jsonl") if path.is_file() and path.stat().st_size]
+        if has_config and begun:
             _check_same(Run(folder), config, images)
-        else:
-            write_text(folder / "config.yaml", config.text())
-        yield
+            return Run(folder).finished
+        write_text(folder / "config.yaml", config.text())  # also over one that never took a step
+        (folder / "run.json").unlink(missing_ok=True)
+        return False
 
 
 def _check_same(run: Run, config: Config, images: "_Images") -> None:
@@ -254,7 +311,8 @@ def _cut(path: Path, position: int) -> None:
     """What was logged after the checkpoint is done again."""
     if path.is_file():
         with path.open("r+b") as file:
-            file.truncate(position)
+            kept = file.read(position)
+            file.truncate(kept.rfind(b"\n") + 1)  # a crash of the machine may have left less than that
 
 
 # -------------------------------------------------------------------------------------------------------------------- the images
@@ -263,44 +321,49 @@ def _cut(path: Path, position: int) -> None:
 class _Images:
     """What is trained on, and what probes look at: labelled images of the training set, and held-out ones the encoder never sees."""
 
-    def __init__(self, pretrain: Store, bank: Store | None, held_out: Store | None):
+    def __init__(self, pretrain: Store, bank: Store | None, held_out: Store | None, *, opened: Sequence[Store] = (), why_not: str = ""):
         self.pretrain, self.bank, self.held_out = pretrain, bank, held_out
+        self._opened, self.why_not = opened, why_not
 
     @classmethod
     def open(cls, config: Config, machine: Machine) -> "_Images":
         data = config.data
+        opened: list[Store] = []
 
-        def read(split: Any) -> Store:
-            return load(data.source, split, resolution=data.resolution, root=machine.root, num_workers=machine.num_workers)
+        def read(split: Split) -> Store:
+            opened.append(load(data.source, split, resolution=data.resolution, root=machine.root, num_workers=machine.num_workers))
+            return opened[-1]
 
         pretrain = read("pretrain")
         chosen = torch.randperm(len(pretrain), generator=torch.Generator().manual_seed(derive(config.seed, "images")))
-        train = read("train") if config.log.probe_every else None
-        labelled = train is not None and train.labels is not None
+        probing = bool(config.log.probe_every) and rank() == 0
+        train = read("train") if probing or data.validation else None
         apart = chosen[:0]
         if data.validation:
-            if not labelled:
+            if train is None or train.labels is None:
                 raise UserError(f"data.validation keeps labelled images apart, and {data.source} has no labels")
-            assert train is not None
-            apart = chosen[chosen < len(train)][: round(data.validation * len(train))]
+            apart = chosen[chosen < len(train)][: max(1, round(data.validation * len(train)))]
             chosen = chosen[~torch.isin(chosen, apart)]
         if data.images is not None:
             if data.images > len(chosen):
                 raise UserError(f"data.images asks for {data.images:,} images, and {data.source} has {len(chosen):,} to train on")
             chosen = chosen[: data.images]
-        whole = len(chosen) == len(pretrain)
-        used = pretrain if whole else Subset(pretrain, chosen.sort().values)
-        if not labelled or rank() != 0:
-            return cls(used, None, None)
-        assert train is not None
+        used = pretrain if len(chosen) == len(pretrain) else Subset(pretrain, chosen.sort().values)
+        if not probing:
+            return cls(used, None, None, opened=opened, why_not="no probes asked for")
+        if train is None or train.labels is None:
+            return cls(used, None, None, opened=opened, why_not="no labels to probe with")
+        held_out, some = train, apart
+        if not len(apart):
+            try:
+                held_out = read("val")
+            except UserError:  # a folder of few images may hold out none
+                return cls(used, None, None, opened=opened, why_not="no held-out images to probe with")
+            some = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(derive(config.seed, "probe")))
+        if held_out.labels is None:
+            return cls(used, None, None, opened=opened, why_not="no labels to probe with")
         bank = Subset(train, chosen[chosen < len(train)][: config.log.probe_images].sort().values)
-        if len(apart):
-            return cls(used, bank, Subset(train, apart[: config.log.probe_images].sort().values))
-        held_out = read("val")
-        if held_out.labels is None or len(held_out) == 0:
-            return cls(used, None, None)
-        some = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(derive(config.seed, "probe")))
-        return cls(used, bank, Subset(held_out, some[: config.log.probe_images].sort().values))
+        return cls(used, bank, Subset(held_out, some[: config.log.probe_images].sort().values), opened=opened)
 
     def probe(self, seen: Policy, config: Config) -> Callable[[nn.Module], dict[str, Any]] | None:
         """Weighted kNN of held-out images among labelled training images; None without labels."""
@@ -327,18 +390,17 @@ class _Images:
         return look
 
     def close(self) -> None:
-        for store in (self.pretrain, self.bank, self.held_out):
-            if store is not None:
-                store.close()
+        for store in self._opened:
+            store.close()
 
 
 # ---------------------------------------------------------------------------------------------------------------- what is said
 
 
-def _facts(config: Config, job: Job, images: _Images, machine: Machine) -> dict[str, Any]:
+def _facts(run: Run, job: Job, images: _Images, machine: Machine) -> dict[str, Any]:
     return {
         "smi": __version__,
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "started": run.about.get("started") or datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "num_images": len(images.pretrain),
         "world_size": world_size(),
         "batch_per_device": job.batches.batch_size,
@@ -366,12 +428,14 @@ def _announce_plan(config: Config, job: Job, images: _Images, origin: str, start
     rates = sorted({group["peak_lr"] for group in job.optimizer.param_groups}, reverse=True)
     scaled = f" = {config.optimizer.lr:g} × {config.batch_size}/256" if config.optimizer.scale_lr else ""
     vectors = f", {rates[-1]:g} for biases and norms" if len(rates) > 1 else ""
-    probe = f", kNN on {len(images.held_out):,} held-out images" if images.held_out is not None else ", no labels to probe with"
+    probe = f", kNN on {len(images.held_out):,} held-out images" if images.held_out is not None else f", {images.why_not}"
+    sizes = Counter(view.size for view in job.views.policy.views for _ in range(view.grid**2))
+    views = " and ".join(f"{count} of {size} px" for size, count in sizes.items())
     lines = [
         f"{origin}: {config.method['name']} on {config.data.source}",
         f"  images     {len(images.pretrain):,} at {images.pretrain.resolution} px{probe}",
         f"  encoder    {config.encoder['name']}, {facts_of.dim} features; {millions:.1f} M parameters are trained",
-        f"  views      {job.views.policy.name}, {len(job.views.policy.views)} of {config.views.size} px ({job.views.backend})",
+        f"  views      {job.views.policy.name}, {views} ({job.views.backend})",
         f"  batch      {config.batch_size}{device_batch}; {job.total:,} steps in {config.epochs} epochs",
         f"  optimizer  {config.optimizer.name}, peak lr {rates[0]:g}{scaled}{vectors}, weight decay {config.optimizer.weight_decay:g}, "
         f"{job.schedule} after {config.optimizer.warmup_epochs:g} warm-up epochs",

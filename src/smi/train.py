@@ -52,7 +52,7 @@ def train(job: Job, journal: Journal, checkpoint: Path, *, start: int = 0) -> No
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     arriving = job.batches.starting_at(start)
     saver = Saver(job, journal, checkpoint)
-    with stop_signals() as stop:
+    with stop_signals() as stop, quiet_end(stop, journal):
         for step in range(start, job.total):
             done, progress = step + 1, step / job.total
             method.progress, method.epoch = progress, step // job.batches.steps_per_epoch
@@ -79,6 +79,17 @@ def train(job: Job, journal: Journal, checkpoint: Path, *, start: int = 0) -> No
                 saver(done, must=done == job.total or stop.asked)
             if stop.asked:
                 raise Interrupted(done, stop.signal)
+
+
+@contextmanager
+def quiet_end(stop: "Stop", journal: Journal) -> Iterator[None]:
+    """When the first process was asked to stop and left, what the others then meet is no error of theirs."""
+    try:
+        yield
+    except RuntimeError:
+        if rank() == 0 or not stop.signal:
+            raise
+        raise Interrupted(journal.done, stop.signal) from None
 
 
 class Interrupted(KeyboardInterrupt):
@@ -134,8 +145,9 @@ def stop_signals() -> Iterator[Stop]:
             signal.signal(number, handler)
 
     def note(number: int, frame: object) -> None:
+        stop.signal = number
         if rank() == 0:
-            stop.asked, stop.signal = True, number
+            stop.asked = True
             restore()
 
     if threading.current_thread() is threading.main_thread():  # no other may; signals are then whoever's that is

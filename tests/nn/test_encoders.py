@@ -102,7 +102,7 @@ def test_any_network_can_be_wrapped():
     [
         ("resnet81", {}, "there is no encoder 'resnet81': did you mean resnet"),
         ("xyzzy", {}, "there is no encoder 'xyzzy': `smi encoders` lists some"),
-        ("resnet18", {"wings": 2}, "timm's resnet18 does not take these arguments"),
+        ("resnet18", {"wings": 2}, "unexpected keyword argument 'wings'"),
         ("convnext_atto", {"stem": "cifar"}, "the cifar stem is for ResNets, not for convnext_atto"),
         (here("Nothing"), {}, "has no 'Nothing'"),
         ("nowhere.Network", {}, "there is no module 'nowhere'"),
