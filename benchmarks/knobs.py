@@ -1,11 +1,12 @@
-"""Each method's main knob on a small recipe, by kNN on a validation part of the training images: what the recipes' settings come from.
+"""Small recipes measured: each method's main knob, on a validation part of the training images, and then every method with what was chosen.
 
-    python benchmarks/knobs.py cifar10-small --root DIR      DIR holds the set's folder; writes results/knobs-cifar10-small.json
-    python benchmarks/knobs.py imagenette-small --data DIR   DIR holds train/ and val/
-    python benchmarks/knobs.py cifar10-small --show          prints the table of that file again
+    python benchmarks/knobs.py cifar10-small --root DIR           DIR holds the set's folder; writes results/knobs-cifar10-small.json
+    python benchmarks/knobs.py imagenette-small --data DIR        DIR holds train/ and val/
+    python benchmarks/knobs.py cifar10-small --chosen --root DIR  every method as the recipe has it; results/methods-cifar10-small.json
+    python benchmarks/knobs.py cifar10-small --show               prints the table of that file again
 
-Three values of one knob for every method, all with the same budget and seed. A tenth of the training images is kept apart to judge by; the
-set's own val or test images are not looked at. What is in the file already is not run again.
+Knobs: three values for every method, all with the same budget and seed. A tenth of the training images is kept apart to judge by; the set's
+own val or test images are not looked at. Chosen: kNN on those, after the last epoch. What is in the file already is not run again.
 """
 
 import json
@@ -34,34 +35,35 @@ BUDGETS = {
     "imagenette-small": {"data.images": 1000, "epochs": 6},
     "digits": {"epochs": 6},
 }
+CHOSEN = {"data.images": 4000, "batch_size": 64, "epochs": 5}
 
 
-def run(recipe: str, where: dict[str, Any], out: Path, only: list[str], part: tuple[int, int]) -> None:
+def run(recipe: str, chosen: bool, where: dict[str, Any], out: Path, only: list[str], part: tuple[int, int]) -> None:
     import torch
 
     import smi
 
-    results = json.loads(out.read_text()) if out.is_file() else {"untrained": untrained(recipe, where), "trials": {}}
-    trials = [(method, knob, value) for method, (knob, values) in KNOBS.items() for value in values if not only or method in only]
-    for method, knob, value in trials[part[0] :: part[1]]:
+    budget = CHOSEN if chosen else BUDGETS[recipe]
+    common = {**budget, "log.probe_every": 100} | ({} if chosen else {"data.validation": 0.1})
+    results = json.loads(out.read_text()) if out.is_file() else {"untrained": untrained(recipe, common, where), "trials": {}}
+    trials: list[tuple[str, str, dict[str, float]]] = []
+    for method, (knob, values) in KNOBS.items():
+        if not only or method in only:
+            trials += [(method, "", {})] if chosen else [(method, f"{value:g}", {f"method.{knob}": value}) for value in values]
+    for method, label, settings in trials[part[0] :: part[1]]:
         found = results["trials"].setdefault(method, {})
-        if f"{value:g}" in found:
+        if label in found:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            settings = {**_common(recipe), f"method.{knob}": value}
-            trained = smi.pretrain(recipe, out=f"{folder}/run", method=method, settings=settings, **where)
+            trained = smi.pretrain(recipe, out=f"{folder}/run", method=method, settings=common | settings, **where)
             losses = [line["loss"] for line in trained.metrics()]
-            found[f"{value:g}"] = {"knn": trained.probes()[-1]["probe"]["knn"], "loss": [losses[0], losses[-1]]}
-        print(f"{method} {knob} {value:g}: {found[f'{value:g}']}", flush=True)
+            found[label] = {"knn": trained.probes()[-1]["probe"]["knn"], "loss": [losses[0], losses[-1]]}
+        print(f"{method} {settings}: {found[label]}", flush=True)
         about = stamp(f"{torch.get_num_threads()} thread(s)", torch=torch.__version__)
-        out.write_text(json.dumps(results | about | {"recipe": recipe, "budget": BUDGETS[recipe]}, indent=2) + "\n")
+        out.write_text(json.dumps(results | about | {"recipe": recipe, "budget": budget}, indent=2) + "\n")
 
 
-def _common(recipe: str) -> dict[str, Any]:
-    return {**BUDGETS[recipe], "data.validation": 0.1, "log.probe_every": 100}
-
-
-def untrained(recipe: str, where: dict[str, Any]) -> float:
+def untrained(recipe: str, common: dict[str, Any], where: dict[str, Any]) -> float:
     """kNN on the same images of the encoder that all methods start from."""
     import torch
 
@@ -72,7 +74,7 @@ def untrained(recipe: str, where: dict[str, Any]) -> float:
     from smi.views import policy
 
     data = {"data": str(where["data"])} if where["data"] else {}
-    config = resolve(recipe, {**_common(recipe), **data})
+    config = resolve(recipe, {**common, **data})
     images = _Images.open(config, Machine(torch.device("cpu"), where["root"], None, (), False))
     torch.manual_seed(derive(config.seed, "encoder"))
     encoder = create_encoder(**config.encoder, image_size=config.views.size)
@@ -82,13 +84,16 @@ def untrained(recipe: str, where: dict[str, Any]) -> float:
 
 
 def table(results: dict) -> str:
-    lines = ["| method | knob | kNN on validation images | loss of the best, first and last line |", "|---|---|---|---:|"]
+    chosen = all(list(found) == [""] for found in results["trials"].values())
+    lines = ["| method | kNN on test images | loss, first and last line |", "|---|---:|---:|"] if chosen else []
+    lines = lines or ["| method | knob | kNN on validation images | loss of the best, first and last line |", "|---|---|---|---:|"]
     for method, found in results["trials"].items():
         best = max(found, key=lambda value: found[value]["knn"])
-        values = ", ".join(f"{'**' * (v == best)}{v}: {trial['knn']:.3f}{'**' * (v == best)}" for v, trial in found.items())
         first, last = found[best]["loss"]
-        lines.append(f"| {method} | `{KNOBS[method][0]}` | {values} | {first:.4g} → {last:.4g} |")
-    lines.append(f"| untrained encoder | | {results['untrained']:.3f} | |")
+        values = ", ".join(f"{'**' * (v == best)}{v}: {trial['knn']:.3f}{'**' * (v == best)}" for v, trial in found.items())
+        cells = f"{found[best]['knn']:.3f}" if chosen else f"`{KNOBS[method][0]}` | {values}"
+        lines.append(f"| {method} | {cells} | {first:.4g} → {last:.4g} |")
+    lines.append(f"| untrained encoder | {'' if chosen else '| '}{results['untrained']:.3f} | |")
     budget = ", ".join(f"`{name}` {value}" for name, value in results["budget"].items())
     return "\n".join([*lines, "", f"Recipe `{results['recipe']}` with {budget}; one seed. {footer(results)}"])
 
@@ -100,7 +105,9 @@ def merged(parts: list[dict]) -> dict:
         for method, found in part["trials"].items():
             trials[method] = trials.get(method, {}) | found
     order = {method: [f"{value:g}" for value in values] for method, (_, values) in KNOBS.items()}
-    return parts[0] | {"trials": {m: {v: trials[m][v] for v in values if v in trials[m]} for m, values in order.items() if m in trials}}
+    return parts[0] | {
+        "trials": {m: {v: trials[m][v] for v in ("", *values) if v in trials[m]} for m, values in order.items() if m in trials}
+    }
 
 
 def main() -> None:
@@ -110,13 +117,14 @@ def main() -> None:
     parser.add_argument("--data")
     parser.add_argument("--methods", nargs="*", default=[], help="only these")
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "OF"), help="share the work with other processes")
+    parser.add_argument("--chosen", action="store_true", help="every method once, as the recipe has it")
     parser.add_argument("--show", action="store_true")
     arguments = parser.parse_args()
-    out = RESULTS / f"knobs-{arguments.recipe}.json"
+    out = RESULTS / f"{'methods' if arguments.chosen else 'knobs'}-{arguments.recipe}.json"
     files = [out.with_suffix(f".{i}.json") for i in range(arguments.part[1])] if arguments.part[1] > 1 else [out]
     if not arguments.show:
         where = {"root": arguments.root, "data": arguments.data}
-        run(arguments.recipe, where, files[arguments.part[0]], arguments.methods, tuple(arguments.part))
+        run(arguments.recipe, arguments.chosen, where, files[arguments.part[0]], arguments.methods, tuple(arguments.part))
     parts = [json.loads(file.read_text()) for file in files if file.is_file()]
     results = merged(parts)
     if arguments.part[1] > 1 and arguments.show:

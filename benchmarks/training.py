@@ -6,7 +6,7 @@
 CIFAR-10, batches of 256, the encoder of the recipe cifar10-small, a projector of 3 x 4096, two threads. All take turns, round after
 round: a turn warms up, then trains some steps for the record, and a ratio is the median over rounds of the ratio within a round.
 
-smi: the command's own function, everything included: reading, views, forward, backward, AdamW, metrics (a line every five steps here; the
+smi: the command's own function, everything included: reading, views, forward, backward, AdamW, metrics (a line every four steps here; the
 recipe has one every ten). lightly: as its example of Barlow Twins and of SimCLR on CIFAR-10 does: its transforms, a DataLoader (with two
 workers, as there are cores), its head, its loss, SGD. Network alone: forward and backward of encoder and projector on ready tensors.
 """
@@ -22,7 +22,7 @@ from typing import Any
 from machine import command, footer, main, stamp
 
 N, WIDTH = 256, 4096
-ROUNDS, WARM_UP, STEPS, EVERY = 3, 5, 10, 5
+ROUNDS, WARM_UP, STEPS, EVERY = 3, 4, 8, 4
 
 
 def run(arguments: Any) -> dict:
