@@ -32,7 +32,7 @@ from smi.evaluate import extract_labelled, knn_accuracy
 from smi.health import Context
 from smi.journal import Journal
 from smi.loggers import check_loggers, create_loggers
-from smi.machine import choose_device, choose_precision, describe_device, versions
+from smi.machine import choose_device, choose_precision, describe_device, keep_memory, versions
 from smi.methods import Method, create_method
 from smi.nn import create_encoder
 from smi.nn.imports import refused
@@ -74,6 +74,8 @@ def pretrain(
         asked["data"] = _located(data)
     check_loggers(loggers)
     where = choose_device(device, local_rank())
+    if where.type == "cpu":
+        keep_memory()
     with processes(where):
         if recipe is None:
             recipe, chosen = _by_first(lambda: _choose(asked, root, where))
