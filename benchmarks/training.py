@@ -4,14 +4,18 @@
     python benchmarks/training.py --show         prints the table of that file again
 
 CIFAR-10, batches of 256, the encoder of the recipe cifar10-small, a projector of 3 x 4096, two threads. All take turns, round after
-round: a turn warms up, then trains some steps for the record, and a ratio is the median over rounds of the ratio within a round.
+round, each in a process of its own: it warms up, then trains some steps for the record. A ratio is the median over rounds of the ratio
+within a round.
 
 smi: the command's own function, everything included: reading, views, forward, backward, AdamW, metrics (a line every four steps here; the
 recipe has one every ten). lightly: as its example of Barlow Twins and of SimCLR on CIFAR-10 does: its transforms, a DataLoader (with two
 workers, as there are cores), its head, its loss, SGD. Network alone: forward and backward of encoder and projector on ready tensors.
 """
 
+import json
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,6 +26,8 @@ from typing import Any
 from machine import command, footer, main, stamp
 
 N, WIDTH = 256, 4096
+OURS, ALONE = "smi pretrain, SMI", "network alone"
+CONTENDERS = (OURS, ALONE, "lightly, Barlow Twins", "lightly, SimCLR", "smi pretrain, BarlowTwins")
 ROUNDS, WARM_UP, STEPS, EVERY = 3, 4, 8, 4
 
 
@@ -29,27 +35,34 @@ def run(arguments: Any) -> dict:
     import lightly
     import torch
 
-    torch.set_num_threads(2)
-    images = _images(arguments.root)
-    parts: dict[str, list[float]] = {"gradient norm": [], "metrics": []}
-    contenders = {
-        "smi pretrain, SMI": lambda: _ours("SMI", arguments.root, parts),
-        "network alone": lambda: _alone(images),
-        "lightly, Barlow Twins": lambda: _lightly("BarlowTwins", images),
-        "lightly, SimCLR": lambda: _lightly("SimCLR", images),
-        "smi pretrain, BarlowTwins": lambda: _ours("BarlowTwins", arguments.root),
-    }
-    rounds: dict[str, list[float]] = {name: [] for name in contenders}
+    rounds: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+    shares = []
+    root = ["--root", str(arguments.root)] if arguments.root else []
     for _ in range(ROUNDS):
-        for name, measure in contenders.items():
-            rounds[name].append(measure())
+        for name in CONTENDERS:
+            process = subprocess.run([sys.executable, __file__, "--one", name, *root], capture_output=True, text=True, check=True)
+            measured = json.loads(process.stdout.splitlines()[-1])
+            rounds[name].append(measured["images_per_second"])
+            shares += measured["shares"]
             print(f"{name}: {rounds[name][-1]:.1f} images/s", flush=True)
-    step = N / statistics.median(rounds["smi pretrain, SMI"])
-    logging = (statistics.median(parts["gradient norm"]) + statistics.median(parts["metrics"]) / 10) / step
     return stamp("2 threads", torch=torch.__version__, lightly=lightly.__version__) | {
         "images_per_second": rounds,
-        "logging_share": logging,
+        "logging_share": statistics.median(shares),
     }
+
+
+def measure(name: str, root: Path | None) -> dict[str, Any]:
+    import torch
+
+    torch.set_num_threads(2)
+    if name == ALONE:
+        return {"images_per_second": _alone(), "shares": []}
+    if name.startswith("lightly"):
+        return {"images_per_second": _lightly(name.split(", ")[1], _images(root)), "shares": []}
+    parts: dict[str, list[float]] = {"gradient norm": [], "metrics": []}
+    speed = _ours(name.split(", ")[1], root, parts)
+    metrics = statistics.median(parts["gradient norm"]) + statistics.median(parts["metrics"]) / 10  # as often as the recipe has them
+    return {"images_per_second": speed, "shares": [metrics * speed / N] if name == OURS else []}
 
 
 def _images(root: Path | None) -> Any:
@@ -58,7 +71,7 @@ def _images(root: Path | None) -> Any:
     return load("cifar10", "pretrain", root=root)[: N * (WARM_UP + STEPS)]
 
 
-def _ours(method: str, root: Path | None, parts: dict[str, list[float]] | None = None) -> float:
+def _ours(method: str, root: Path | None, parts: dict[str, list[float]]) -> float:
     import smi
     import smi.journal
     import smi.train
@@ -78,14 +91,13 @@ def _ours(method: str, root: Path | None, parts: dict[str, list[float]] | None =
 
 
 @contextmanager
-def _timed(owner: Any, name: str, parts: dict[str, list[float]] | None, part: str) -> Iterator[None]:
+def _timed(owner: Any, name: str, parts: dict[str, list[float]], part: str) -> Iterator[None]:
     original = getattr(owner, name)
 
     def timed(*arguments: Any, **more: Any) -> Any:
         start = time.perf_counter()
         result = original(*arguments, **more)
-        if parts is not None:
-            parts[part].append(time.perf_counter() - start)
+        parts[part].append(time.perf_counter() - start)
         return result
 
     setattr(owner, name, timed)
@@ -106,7 +118,7 @@ def _network(head: Any) -> Any:
     return nn.Sequential(encoder, head(encoder.dim))
 
 
-def _alone(images: Any) -> float:
+def _alone() -> float:
     import torch
 
     from smi.nn import mlp
@@ -181,11 +193,10 @@ def ratio(rounds: dict[str, list[float]], faster: str, slower: str) -> float:
 
 def table(results: dict) -> str:
     rounds = results["images_per_second"]
-    ours = "smi pretrain, SMI"
     rows = [
-        ("`smi pretrain` with SMI ÷ lightly's Barlow Twins", ratio(rounds, ours, "lightly, Barlow Twins"), "≥", 1.5),
-        ("`smi pretrain` with SMI ÷ lightly's SimCLR", ratio(rounds, ours, "lightly, SimCLR"), "≥", 1.5),
-        ("`smi pretrain` with SMI ÷ the network alone", ratio(rounds, ours, "network alone"), "≥", 0.9),
+        ("`smi pretrain` with SMI ÷ lightly's Barlow Twins", ratio(rounds, OURS, "lightly, Barlow Twins"), "≥", 1.5),
+        ("`smi pretrain` with SMI ÷ lightly's SimCLR", ratio(rounds, OURS, "lightly, SimCLR"), "≥", 1.5),
+        ("`smi pretrain` with SMI ÷ the network alone", ratio(rounds, OURS, ALONE), "≥", 0.9),
         ("share of a step that metrics take", results["logging_share"], "≤", 0.03),
     ]
     lines = ["| ratio | measured | asked for |", "|---|---:|---:|"]
@@ -198,4 +209,8 @@ def table(results: dict) -> str:
 if __name__ == "__main__":
     parser = command(__doc__)
     parser.add_argument("--root", type=Path, help="the folder that holds cifar-10-batches-bin (default: smi's own)")
-    main(parser, "training", run, table)
+    parser.add_argument("--one", choices=CONTENDERS, help="measure this one, once, and print JSON")
+    if (arguments := parser.parse_known_args()[0]).one:
+        print(json.dumps(measure(arguments.one, arguments.root)))
+    else:
+        main(parser, "training", run, table)
