@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from PIL import Image
 
+from smi.config import read_recipe
 from smi.data.folders import FileSet
 from smi.data.sources import resolve
 from smi.errors import UserError
 
 LOOKED_AT = 64  # files whose size is read
-STEPS = 1500  # what a small encoder needs to learn something: small sets are seen more often
+SEEN = 100_000  # images in all, on a CPU, each as often as that takes: some ten minutes on two cores
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,12 @@ def choose_recipe(source: str, root: str | Path | None, device: torch.device) ->
     if count < 16:
         raise UserError(f"{source} has {count} images; pretraining compares images with each other and needs 16 or more")
     if recipe != "imagenet":
-        batch = 256
+        batch = read_recipe(recipe)["batch_size"]
         while batch > 16 and count < 8 * batch:  # eight steps an epoch at least, or statistics of the batch repeat themselves
             batch //= 2
         settings["batch_size"] = batch
         if small:
-            settings["epochs"] = max(10, min(300, round(STEPS / (count // batch))))
+            settings["epochs"] = max(10, min(300, round(SEEN / count)))
     where = "a CPU" if small else device.type.upper()
     details = ", ".join(f"{name.removeprefix('data.')} {value}" for name, value in settings.items() if value is not None)
     sentence = f"recipe {recipe} for {count:,} images of {side:,.0f} px on {where}" + (f", with {details}" if details else "")
