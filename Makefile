@@ -35,7 +35,6 @@ bench: $(STAMP)  ## Run the benchmarks (minutes; keep the machine quiet)
 	$(BIN)/python benchmarks/losses.py
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/views.py
-	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/evaluation.py
 
 docs: $(STAMP)  ## Regenerate the parts of README.md and docs/ that commands print

@@ -44,5 +44,5 @@ def test_text_and_encoder(tmp_path):
     assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "ä\n"
     save_encoder(tmp_path / "e.safetensors", {"w": torch.ones(2, 2).T}, {"encoder": "x"})
     with safe_open(tmp_path / "e.safetensors", "pt") as file:
-        assert file.metadata() == {"encoder": "x"}
+        assert file.metadata() == {"smi": '{"encoder": "x"}'}
         assert torch.equal(file.get_tensor("w"), torch.ones(2, 2))

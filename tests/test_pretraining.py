@@ -199,6 +199,7 @@ def test_killed_and_resumed_ends_as_if_it_had_not_been(method, cuts, tmp_path):
     assert result.returncode == 0, result.stderr
     assert "resumed    after step" in result.stdout
     same_run(whole, cut)
+    assert (whole / "encoder.safetensors").read_bytes() == (cut / "encoder.safetensors").read_bytes()
 
 
 def test_a_signal_leaves_a_checkpoint_of_that_step(tmp_path):

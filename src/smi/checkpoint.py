@@ -1,5 +1,6 @@
 """Files that are there whole or not at all: checkpoints, and whatever else a run writes."""
 
+import json
 import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -45,9 +46,9 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     return state
 
 
-def save_encoder(path: Path, weights: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
-    """As safetensors, with what is known of it in the header."""
+def save_encoder(path: Path, weights: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """As safetensors, with what is known of it in the header: one entry, for several would be in any order."""
     from safetensors.torch import save_file
 
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
-    write_whole(path, lambda partial: save_file(tensors, partial, dict(about)))
+    write_whole(path, lambda partial: save_file(tensors, partial, {"smi": json.dumps(about)}))

@@ -222,7 +222,7 @@ def _train(config: Config, run: Run, batches: Batches, images: "_Images", machin
             write_bad(run.folder / "bad-files.txt", images.pretrain.bad)
     if rank() == 0:
         about = {"encoder": config.encoder, "image_size": config.views.size, "mean": views.policy.mean, "std": views.policy.std}
-        save_encoder(run.folder / "encoder.safetensors", encoder.network.state_dict(), {k: str(v) for k, v in about.items()})
+        save_encoder(run.folder / "encoder.safetensors", encoder.network.state_dict(), about)
         write_about(run.folder, run.about | {"status": "finished"})
 
 
