@@ -35,7 +35,7 @@ BUDGETS = {
     "imagenette-small": {"data.images": 1000, "epochs": 6},
     "digits": {"epochs": 6},
 }
-CHOSEN = {"data.images": 4000, "batch_size": 64, "epochs": 5}
+CHOSEN = {"data.images": 4000, "epochs": 10, "log.probe_images": 4000}
 
 
 def run(recipe: str, chosen: bool, where: dict[str, Any], out: Path, only: list[str], part: tuple[int, int]) -> None:
