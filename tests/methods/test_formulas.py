@@ -13,8 +13,9 @@ from torch.nn.utils.parametrizations import weight_norm
 from smi import losses
 from smi.data.batches import derive
 from smi.methods import Modalities, settings_of
-from smi.methods.base import cosine, together
+from smi.methods.base import together
 from smi.nn import Encoder
+from smi.optim import cosine
 
 
 def heads(method, x):
