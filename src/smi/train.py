@@ -133,22 +133,18 @@ class Stop:
 
 @contextmanager
 def stop_signals() -> Iterator[Stop]:
-    """SIGINT and SIGTERM are noted, once; the step that runs is finished first. A second SIGINT interrupts at once.
+    """SIGINT and SIGTERM are noted; the step that runs is finished first. A second Ctrl-C interrupts at once.
 
     Other processes than the first go on: it needs them for the step it is in, and leaves behind a checkpoint that is theirs too.
     """
     stop = Stop()
     before: dict[int, Any] = {}
 
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
     def note(number: int, frame: object) -> None:
+        if stop.signal and number == signal.SIGINT:
+            raise KeyboardInterrupt
         stop.signal = number
-        if rank() == 0:
-            stop.asked = True
-            restore()
+        stop.asked = rank() == 0
 
     if threading.current_thread() is threading.main_thread():  # no other may; signals are then whoever's that is
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -156,4 +152,5 @@ def stop_signals() -> Iterator[Stop]:
     try:
         yield stop
     finally:
-        restore()
+        for earlier, handler in before.items():
+            signal.signal(earlier, handler)
