@@ -189,7 +189,7 @@ def test_settings_have_types_and_defaults(name):
     assert method.paper
     assert method.__doc__ != Method.__doc__
     for setting in settings_of(method).values():
-        assert setting.annotation in (int, float, tuple[int, ...])
+        assert setting.annotation in (bool, int, float, tuple[int, ...])
         assert setting.default is not inspect.Parameter.empty
     (encoder,) = [p for p in inspect.signature(method).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     assert encoder.annotation is Encoder
