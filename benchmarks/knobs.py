@@ -69,13 +69,13 @@ def untrained(recipe: str, common: dict[str, Any], where: dict[str, Any]) -> flo
 
     from smi.config import resolve
     from smi.data.batches import derive
+    from smi.images import Images
     from smi.nn import create_encoder
-    from smi.pretraining import Machine, _Images
     from smi.views import policy
 
     data = {"data": str(where["data"])} if where["data"] else {}
     config = resolve(recipe, {**common, **data})
-    images = _Images.open(config, Machine(torch.device("cpu"), where["root"], None, (), False))
+    images = Images.open(config, root=where["root"])
     torch.manual_seed(derive(config.seed, "encoder"))
     encoder = create_encoder(**config.encoder, image_size=config.views.size)
     look = images.probe(policy(config.views.policy, size=config.views.size), config)

@@ -20,7 +20,6 @@ from safetensors.torch import load_file
 import smi
 from smi import train
 from smi.cli import main
-from smi.config import resolve
 from smi.doctor import print_doctor
 from smi.errors import TrainingError, UserError
 from smi.methods import HOMES
@@ -457,18 +456,6 @@ def test_a_folder_that_is_something_else_is_left_alone(tmp_path):
     assert result.returncode == 2
     assert "is no run" in result.stderr
     assert [path.name for path in (tmp_path / "notes").iterdir()] == ["letter.txt"]
-
-
-def test_validation_images_are_kept_from_training(tmp_path):
-    from smi.pretraining import Machine, _Images
-
-    config = resolve("digits", {"data.validation": 0.2, "data.images": 1000})
-    images = _Images.open(config, Machine(torch.device("cpu"), None, None, (), False))
-    assert len(images.pretrain) == len(images.bank) == 1000
-    assert len(images.held_out) == round(0.2 * 1614)
-    apart = {image.numpy().tobytes() for image in images.held_out[:]}
-    shown = {image.numpy().tobytes() for image in images.pretrain[:]}
-    assert len(apart & shown) <= 1  # two of scikit-learn's digits may be alike to the pixel
 
 
 def test_the_configuration_is_readable(finished):

@@ -14,22 +14,19 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
-from torch import Tensor, nn
 
 from smi import __version__
 from smi.checkpoint import load as load_checkpoint
 from smi.checkpoint import save_encoder, write_text
 from smi.choice import choose_recipe
 from smi.config import Config, differences, plain, resolve
-from smi.data import NAMES, Batches, Store, load, write_bad
+from smi.data import NAMES, Batches, write_bad
 from smi.data.batches import derive
-from smi.data.folders import Split
 from smi.data.places import announce, disk_errors, expand
-from smi.data.subset import Subset
 from smi.distributed import from_first, local_rank, processes, rank, world_size
 from smi.errors import TrainingError, UserError
-from smi.evaluate import extract_labelled, knn_accuracy
 from smi.health import Context
+from smi.images import Images
 from smi.journal import Journal
 from smi.loggers import check_loggers, create_loggers
 from smi.machine import choose_device, choose_precision, describe_device, keep_memory, versions
@@ -129,7 +126,7 @@ def _pretrain(config: Config, folder: Path, fresh: bool, machine: Machine, origi
     if config.batch_size % world_size():
         raise UserError(f"batch_size {config.batch_size} is not a multiple of the {world_size()} processes")
     with contextlib.ExitStack() as stack:
-        images = _Images.open(config, machine)
+        images = Images.open(config, root=machine.root, num_workers=machine.num_workers)
         stack.callback(images.close)
         batches = Batches(images.pretrain, config.batch_size // world_size(), seed=config.seed, rank=rank(), world_size=world_size())
         finished = _by_first(lambda: _claim(folder, config, fresh, images, stack))
@@ -142,7 +139,7 @@ def _pretrain(config: Config, folder: Path, fresh: bool, machine: Machine, origi
         return run
 
 
-def _train(config: Config, run: Run, batches: Batches, images: "_Images", machine: Machine, origin: str) -> None:
+def _train(config: Config, run: Run, batches: Batches, images: Images, machine: Machine, origin: str) -> None:
     device = machine.device
     named = {name: value for name, value in config.method.items() if name != "name"}
     method = create(config, len(images.pretrain))
@@ -260,7 +257,7 @@ def _optimizer(config: Config, method: Method) -> torch.optim.Optimizer:
 # -------------------------------------------------------------------------------------------------------------------- the folder
 
 
-def _claim(folder: Path, config: Config, fresh: bool, images: "_Images", stack: contextlib.ExitStack) -> bool:
+def _claim(folder: Path, config: Config, fresh: bool, images: Images, stack: contextlib.ExitStack) -> bool:
     """Make the run's folder, or take it up as it was left; ours alone until the end. True if there is nothing left to do."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: give a folder to write the run to")
@@ -284,7 +281,7 @@ def _claim(folder: Path, config: Config, fresh: bool, images: "_Images", stack: 
         return False
 
 
-def _check_same(run: Run, config: Config, images: "_Images") -> None:
+def _check_same(run: Run, config: Config, images: Images) -> None:
     """What a folder has begun is not mixed with something else."""
     before = {**run.config, "methods": {}}
     changed = differences(before, {**plain(config), "methods": {}})
@@ -317,89 +314,10 @@ def _cut(path: Path, position: int) -> None:
             file.truncate(kept.rfind(b"\n") + 1)  # a crash of the machine may have left less than that
 
 
-# -------------------------------------------------------------------------------------------------------------------- the images
-
-
-class _Images:
-    """What is trained on, and what probes look at: labelled images of the training set, and held-out ones the encoder never sees."""
-
-    def __init__(self, pretrain: Store, bank: Store | None, held_out: Store | None, *, opened: Sequence[Store] = (), why_not: str = ""):
-        self.pretrain, self.bank, self.held_out = pretrain, bank, held_out
-        self._opened, self.why_not = opened, why_not
-
-    @classmethod
-    def open(cls, config: Config, machine: Machine) -> "_Images":
-        data = config.data
-        opened: list[Store] = []
-
-        def read(split: Split) -> Store:
-            opened.append(load(data.source, split, resolution=data.resolution, root=machine.root, num_workers=machine.num_workers))
-            return opened[-1]
-
-        pretrain = read("pretrain")
-        chosen = torch.randperm(len(pretrain), generator=torch.Generator().manual_seed(derive(config.seed, "images")))
-        probing = bool(config.log.probe_every) and rank() == 0
-        train = read("train") if probing or data.validation else None
-        apart = chosen[:0]
-        if data.validation:
-            if train is None or train.labels is None:
-                raise UserError(f"data.validation keeps labelled images apart, and {data.source} has no labels")
-            apart = chosen[chosen < len(train)][: max(1, round(data.validation * len(train)))]
-            chosen = chosen[~torch.isin(chosen, apart)]
-        if data.images is not None:
-            if data.images > len(chosen):
-                raise UserError(f"data.images asks for {data.images:,} images, and {data.source} has {len(chosen):,} to train on")
-            chosen = chosen[: data.images]
-        used = pretrain if len(chosen) == len(pretrain) else Subset(pretrain, chosen.sort().values)
-        if not probing:
-            return cls(used, None, None, opened=opened, why_not="no probes asked for")
-        if train is None or train.labels is None:
-            return cls(used, None, None, opened=opened, why_not="no labels to probe with")
-        held_out, some = train, apart
-        if not len(apart):
-            try:
-                held_out = read("val")
-            except UserError:  # a folder of few images may hold out none
-                return cls(used, None, None, opened=opened, why_not="no held-out images to probe with")
-            some = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(derive(config.seed, "probe")))
-        if held_out.labels is None:
-            return cls(used, None, None, opened=opened, why_not="no labels to probe with")
-        bank = Subset(train, chosen[chosen < len(train)][: config.log.probe_images].sort().values)
-        return cls(used, bank, Subset(held_out, some[: config.log.probe_images].sort().values), opened=opened)
-
-    def probe(self, seen: Policy, config: Config) -> Callable[[nn.Module], dict[str, Any]] | None:
-        """Weighted kNN of held-out images among labelled training images; None without labels."""
-        if self.bank is None or self.held_out is None:
-            return None
-        bank, held_out = self.bank, self.held_out
-
-        def look(encoder: nn.Module) -> dict[str, Any]:
-            def features(store: Store) -> tuple[Tensor, Tensor]:
-                return extract_labelled(encoder, store, mean=seen.mean, std=seen.std, size=config.views.size)
-
-            queries, labels = features(held_out)
-            found = knn_accuracy(*features(bank), queries, labels, num_classes=len(bank.classes) if bank.classes else None)
-            return {
-                "knn": found.top1,
-                "k": found.k,
-                "temperature": found.temperature,
-                "bank": len(bank),
-                "images": len(held_out),
-                "split": "validation" if config.data.validation else "val",
-                "chance": labels.bincount().max().item() / len(labels),
-            }
-
-        return look
-
-    def close(self) -> None:
-        for store in self._opened:
-            store.close()
-
-
 # ---------------------------------------------------------------------------------------------------------------- what is said
 
 
-def _facts(run: Run, job: Job, images: _Images, machine: Machine) -> dict[str, Any]:
+def _facts(run: Run, job: Job, images: Images, machine: Machine) -> dict[str, Any]:
     return {
         "smi": __version__,
         "started": run.about.get("started") or datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -423,7 +341,7 @@ def _facts(run: Run, job: Job, images: _Images, machine: Machine) -> dict[str, A
     }
 
 
-def _announce_plan(config: Config, job: Job, images: _Images, origin: str, start: int) -> None:
+def _announce_plan(config: Config, job: Job, images: Images, origin: str, start: int) -> None:
     facts_of = job.method.encoder
     millions = sum(p.numel() for p in job.method.parameters() if p.requires_grad) / 1e6
     device_batch = f" ({job.batches.batch_size} on each of {world_size()} devices)" if world_size() > 1 else " on one device"
