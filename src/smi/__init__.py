@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from smi.losses import SMILoss as SMILoss
+    from smi.pretrained import load as load
     from smi.pretraining import pretrain as pretrain
     from smi.run import Run as Run
 
@@ -16,6 +17,7 @@ _HOMES = {
     "SMILoss": "smi.losses",
     "data": "",
     "evaluate": "",
+    "load": "smi.pretrained",
     "losses": "",
     "methods": "",
     "nn": "",
@@ -23,7 +25,7 @@ _HOMES = {
     "views": "",
 }
 
-__all__ = ["Run", "SMILoss", "__version__", "data", "evaluate", "losses", "methods", "nn", "pretrain", "views"]
+__all__ = ["Run", "SMILoss", "__version__", "data", "evaluate", "load", "losses", "methods", "nn", "pretrain", "views"]
 
 
 def __getattr__(name: str) -> Any:

@@ -70,7 +70,20 @@ def parser() -> Parser:
     root = Parser(prog="smi", description="Self-supervised pretraining on modest hardware.", allow_abbrev=False)
     root.add_argument("--version", action="version", version=f"smi {__version__}")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_add_demo, _add_pretrain, _add_doctor, _add_methods, _add_encoders, _add_data, _add_views, _add_cost):
+    for add in (
+        _add_demo,
+        _add_pretrain,
+        _add_doctor,
+        _add_evaluate,
+        _add_embed,
+        _add_neighbours,
+        _add_export,
+        _add_methods,
+        _add_encoders,
+        _add_data,
+        _add_views,
+        _add_cost,
+    ):
         add(commands)
     for command in commands.choices.values():
         command.set_defaults(parser=command)
@@ -178,6 +191,134 @@ def _doctor(arguments: argparse.Namespace) -> None:
     from smi.doctor import print_doctor
 
     print_doctor(arguments.folder, as_json=arguments.json)
+
+
+def _add_evaluate(commands: "argparse._SubParsersAction[Parser]") -> None:
+    command = commands.add_parser(
+        "evaluate",
+        help="what a run's encoder is good for: nearest neighbours, linear classifiers, few labels, fine-tuning",
+        description="Evaluate encoders on labelled images. Protocols: knn, linear-cached and fewshot (the default: seconds), linear (the "
+        "paper's: SGD with light augmentation) and finetune (1 %, 10 % and all labels), which take minutes to hours. Each result is a "
+        "file in the run's eval/, with its protocol spelled out.",
+        allow_abbrev=False,
+    )
+    command.add_argument("sources", nargs="+", metavar="RUN", help="runs' folders, or files of encoders")
+    command.add_argument("--data", metavar="NAME|PATH", help="labelled images (default: what the run was pretrained on)")
+    command.add_argument("--protocol", nargs="+", metavar="NAME", help="some of knn, linear-cached, fewshot, linear, finetune; or all")
+    command.add_argument("--floors", action="store_true", help="the same of the untrained encoder and of raw pixels")
+    command.add_argument("--images", type=_positive, metavar="N", help="use so many of the labelled training images (default: all)")
+    command.add_argument("--epochs", type=_positive, metavar="E", help="of linear and finetune (default: 100 and 20)")
+    command.add_argument("--seed", type=int, default=0, metavar="S", help="of draws and orders (default: %(default)s)")
+    command.add_argument("--show", action="store_true", help="print the results there are, and compute none")
+    command.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    _add_machine(command)
+    command.set_defaults(run=_evaluate)
+
+
+def _evaluate(arguments: argparse.Namespace) -> None:
+    from smi.evaluation import evaluate
+
+    evaluate(
+        arguments.sources,
+        data=arguments.data,
+        protocols=arguments.protocol,
+        floors=arguments.floors,
+        images=arguments.images,
+        epochs=arguments.epochs,
+        seed=arguments.seed,
+        show=arguments.show,
+        as_json=arguments.json,
+        root=arguments.root,
+        device=arguments.device,
+        num_workers=arguments.num_workers,
+    )
+
+
+def _add_embed(commands: "argparse._SubParsersAction[Parser]") -> None:
+    command = commands.add_parser(
+        "embed",
+        help="features of all images of a folder, with their file names",
+        description="Write the features of every image of a set or folder, in the order of their paths, as .npz or .parquet.",
+        allow_abbrev=False,
+    )
+    command.add_argument("source", metavar="RUN", help="a run's folder, or a file of an encoder")
+    command.add_argument("--data", required=True, metavar="NAME|PATH", help="a folder of images, or a set by name")
+    command.add_argument("--out", required=True, type=Path, metavar="FILE", help="FILE.npz or FILE.parquet")
+    command.add_argument("--batch-size", type=_positive, default=256, metavar="N", help="images in memory at a time (default: %(default)s)")
+    _add_machine(command)
+    command.set_defaults(run=_embed)
+
+
+def _embed(arguments: argparse.Namespace) -> None:
+    from smi.embedding import embed
+
+    embed(
+        arguments.source,
+        data=arguments.data,
+        out=arguments.out,
+        batch_size=arguments.batch_size,
+        root=arguments.root,
+        device=arguments.device,
+        num_workers=arguments.num_workers,
+    )
+
+
+def _add_neighbours(commands: "argparse._SubParsersAction[Parser]") -> None:
+    command = commands.add_parser(
+        "neighbours",
+        help="the images of a folder that are nearest to some: a contact sheet",
+        description="Write a PNG with a row for each query: the image, then those of the set or folder that are nearest to it.",
+        allow_abbrev=False,
+    )
+    command.add_argument("source", metavar="RUN", help="a run's folder, or a file of an encoder")
+    command.add_argument("--data", required=True, metavar="NAME|PATH", help="where to look: a folder of images, or a set by name")
+    command.add_argument("--query", required=True, nargs="+", type=Path, metavar="IMAGE", help="image files to look for")
+    command.add_argument("--out", type=Path, default=Path("neighbours.png"), metavar="FILE", help="the PNG (default: %(default)s)")
+    command.add_argument("--k", type=_positive, default=8, metavar="K", help="how many of each (default: %(default)s)")
+    _add_machine(command)
+    command.set_defaults(run=_neighbours)
+
+
+def _neighbours(arguments: argparse.Namespace) -> None:
+    from smi.embedding import neighbours
+
+    neighbours(
+        arguments.source,
+        data=arguments.data,
+        queries=arguments.query,
+        out=arguments.out,
+        k=arguments.k,
+        root=arguments.root,
+        device=arguments.device,
+        num_workers=arguments.num_workers,
+    )
+
+
+def _add_export(commands: "argparse._SubParsersAction[Parser]") -> None:
+    command = commands.add_parser(
+        "export",
+        help="the encoder for other libraries: safetensors, timm, torchvision, ONNX",
+        description="Write the encoder with its preprocessing, load it again with that library, and compare the two on real images.",
+        allow_abbrev=False,
+    )
+    command.add_argument("source", metavar="RUN", help="a run's folder, or a file of an encoder")
+    command.add_argument("--to", required=True, metavar="FORMAT", help="safetensors, timm, torchvision or onnx")
+    command.add_argument("--out", type=Path, metavar="DIR", help="a folder to make (default: export/FORMAT in the run's folder)")
+    command.add_argument("--data", metavar="NAME|PATH", help="images to compare on (default: what the run was pretrained on)")
+    command.add_argument("--root", type=Path, metavar="DIR", help="where named sets lie (default: data in smi's cache folder)")
+    command.set_defaults(run=_export)
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    from smi.export import export
+
+    export(arguments.source, to=arguments.to, out=arguments.out, data=arguments.data, root=arguments.root)
+
+
+def _add_machine(command: Parser) -> None:
+    command.add_argument("--root", type=Path, metavar="DIR", help="where named sets lie (default: data in smi's cache folder)")
+    command.add_argument("--device", metavar="cuda|mps|cpu", help="default: the first of these that is there")
+    command.add_argument("--num-workers", type=_positive, metavar="W", help="processes that decode files (default: one per core)")
 
 
 def _add_methods(commands: "argparse._SubParsersAction[Parser]") -> None:

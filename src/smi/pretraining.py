@@ -218,9 +218,15 @@ def _train(config: Config, run: Run, batches: Batches, images: Images, machine: 
         if rank() == 0 and images.pretrain.bad:
             write_bad(run.folder / "bad-files.txt", images.pretrain.bad)
     if rank() == 0:
-        about = {"encoder": config.encoder, "image_size": config.views.size, "mean": views.policy.mean, "std": views.policy.std}
-        save_encoder(run.folder / "encoder.safetensors", encoder.network.state_dict(), about)
+        save_encoder(run.folder / "encoder.safetensors", encoder.network.state_dict(), _header(config, views.policy, job.total))
         write_about(run.folder, run.about | {"status": "finished"})
+
+
+def _header(config: Config, seen: Policy, steps: int) -> dict[str, Any]:
+    """What a file of weights says of them: enough to use it without the run."""
+    about = {"method": config.method["name"], "data": config.data.source, "seed": config.seed, "step": steps, "epoch": config.epochs}
+    network = {"encoder": config.encoder, "image_size": config.views.size, "resolution": config.data.resolution}
+    return network | {"mean": seen.mean, "std": seen.std, "about": about}
 
 
 def create(config: Config, num_images: int) -> Method:

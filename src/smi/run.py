@@ -83,16 +83,25 @@ class Run:
     def probes(self) -> list[dict[str, Any]]:
         return [line for line in self.lines() if "probe" in line]
 
-    def encoder(self) -> "Encoder":
-        """The network with the weights of the last checkpoint, in eval mode; its input is normalised as `normalization` says."""
+    def state(self) -> dict[str, Any]:
+        """The last checkpoint: `step`, `method` and more."""
         from smi.checkpoint import load
-        from smi.nn import create_encoder
 
         if not self.checkpoint.is_file():
             raise UserError(f"{self.folder} has no checkpoint yet")
+        return load(self.checkpoint)
+
+    def epoch(self, step: int) -> float | None:
+        """How many epochs that many steps were."""
+        return next((line["epoch"] for line in reversed(self.lines()) if line.get("step") == step), None)
+
+    def encoder(self, state: Mapping[str, Any] | None = None) -> "Encoder":
+        """The network with the weights of the last checkpoint, in eval mode; its input is normalised as `normalization` says."""
+        from smi.nn import create_encoder
+
+        weights = (self.state() if state is None else state)["method"]
         config = self.config
         encoder = create_encoder(**config["encoder"], image_size=config["views"]["size"])
-        weights = load(self.checkpoint)["method"]
         encoder.load_state_dict({name.removeprefix("encoder."): w for name, w in weights.items() if name.startswith("encoder.")})
         return encoder.eval()
 

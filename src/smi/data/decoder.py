@@ -66,19 +66,24 @@ def decode(path: str, resolution: int) -> tuple[list[bytes], Found]:
     try:
         with Image.open(path, formats=FORMATS) as image:
             found = Found(image.width, image.height, image.format or "", image.mode)
-            if image.width * image.height > LARGEST:
-                raise UnreadableError(f"{image.width} x {image.height} pixels, above the limit of {LARGEST // 10**6} megapixels")
-            # A JPEG can be decoded at 1/2, 1/4 or 1/8 of its size for a fraction of the work.
-            image.draft(image.mode, (resolution, resolution))
-            image.load()
-            square = _square(_eight_bits(image), resolution)
-            upright = _UPRIGHT.get(_orientation(image))
+            return planes(image, resolution), found
     except UnidentifiedImageError:
         empty = os.path.getsize(path) == 0
         raise UnreadableError("empty file" if empty else "not an image in a format that is read here") from None
+
+
+def planes(image: Image.Image, resolution: int) -> list[bytes]:
+    """Of an image that is open."""
+    if image.width * image.height > LARGEST:
+        raise UnreadableError(f"{image.width} x {image.height} pixels, above the limit of {LARGEST // 10**6} megapixels")
+    # A JPEG can be decoded at 1/2, 1/4 or 1/8 of its size for a fraction of the work.
+    image.draft(image.mode, (resolution, resolution))
+    image.load()
+    square = _square(_eight_bits(image), resolution)
+    upright = _UPRIGHT.get(_orientation(image))
     if upright is not None:
         square = square.transpose(upright)
-    return [square.tobytes("raw", band) for band in "RGB"], found
+    return [square.tobytes("raw", band) for band in "RGB"]
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

@@ -1,6 +1,6 @@
 """How good features are: for nearest neighbours, a linear classifier, few labels. Nothing here knows how they were learnt."""
 
-from smi.evaluate.features import extract, extract_labelled, pixels
+from smi.evaluate.features import batches_of_features, extract, extract_labelled, pixels
 from smi.evaluate.fewshot import FewShot, few_shot
 from smi.evaluate.knn import Neighbours, knn_accuracy, knn_predict, knn_votes
 from smi.evaluate.linear import LinearClassifier, LinearResult, choose_l2, fit_linear, linear_accuracy
@@ -10,6 +10,7 @@ __all__ = [
     "LinearClassifier",
     "LinearResult",
     "Neighbours",
+    "batches_of_features",
     "choose_l2",
     "extract",
     "extract_labelled",

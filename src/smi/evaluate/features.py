@@ -114,6 +114,34 @@ def autocast(device: torch.device, precision: Precision) -> contextlib.AbstractC
 def _extract(
     encoder: nn.Module, store: Store, mean: Triple, std: Triple, size: int | None, batch_size: int, device: Device, precision: Precision
 ) -> tuple[Tensor, Tensor]:
+    features, index = torch.empty(0), torch.empty(len(store), dtype=torch.long)
+    row = 0
+    for h, which in batches_of_features(
+        encoder, store, mean=mean, std=std, size=size, batch_size=batch_size, device=device, precision=precision
+    ):
+        if row == 0:  # made outside of inference mode, so that a classifier may be trained on it
+            features = torch.empty(len(store), h.shape[1])
+        features[row : row + len(h)] = h
+        index[row : row + len(h)] = which
+        row += len(h)
+    return features, index
+
+
+def batches_of_features(
+    encoder: nn.Module,
+    store: Store,
+    *,
+    mean: Triple,
+    std: Triple,
+    size: int | None = None,
+    batch_size: int = 256,
+    device: Device = None,
+    precision: Precision = "float32",
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """What `extract` gives, a batch at a time: h [N, F] on the encoder's device, and the index of the images it is of.
+
+    The index differs from the order where a file could not be read, and another image stands for it.
+    """
     if batch_size < 1:
         raise UserError(f"a batch must hold 1 image or more, not {batch_size}")
     if size is not None and size < 1:
@@ -121,21 +149,13 @@ def _extract(
     if len(store) == 0:
         raise UserError(f"{store.name} has no images in its split {store.split!r}")
     place = device_of(encoder, device)
-    features, index = torch.empty(0), torch.empty(len(store), dtype=torch.long)
-    row = 0
-    with evaluation_mode(encoder), autocast(place, precision):
-        for images, which in _in_order(store, batch_size):
-            with torch.inference_mode():
-                h = encoder(normalise(images.to(place, non_blocking=True), mean, std, size))
-            if not isinstance(h, Tensor) or h.ndim != 2 or len(h) != len(images):
-                got = list(h.shape) if isinstance(h, Tensor) else type(h).__name__
-                raise UserError(f"an encoder must turn {len(images)} images into features [{len(images)}, F]; this one gave {got}")
-            if row == 0:  # made outside of inference mode, so that a classifier may be trained on it
-                features = torch.empty(len(store), h.shape[1])
-            features[row : row + len(h)] = h
-            index[row : row + len(h)] = which
-            row += len(h)
-    return features, index
+    for images, which in _in_order(store, batch_size):
+        with evaluation_mode(encoder), autocast(place, precision), torch.inference_mode():
+            h = encoder(normalise(images.to(place, non_blocking=True), mean, std, size))
+        if not isinstance(h, Tensor) or h.ndim != 2 or len(h) != len(images):
+            got = list(h.shape) if isinstance(h, Tensor) else type(h).__name__
+            raise UserError(f"an encoder must turn {len(images)} images into features [{len(images)}, F]; this one gave {got}")
+        yield h, which
 
 
 def _in_order(store: Store, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -1,0 +1,151 @@
+"""A trained encoder from a run's folder or a file of weights, ready to call.
+
+encoder = load("runs/mine")                        # or "encoder.safetensors"
+h = encoder(encoder.transform("cat.jpg"))          # [1, F]
+"""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from smi.data.decoder import UnreadableError, decode, planes
+from smi.data.places import expand
+from smi.errors import UserError
+from smi.evaluate.features import normalise
+from smi.nn import Encoder, create_encoder
+from smi.run import Run
+from smi.views.policies import Triple
+
+WEIGHTS = "encoder.safetensors"
+
+
+class Pretrained(Encoder):
+    """An encoder in evaluation mode, and what its input must look like."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        settings: dict[str, Any],
+        image_size: int,
+        mean: Triple,
+        std: Triple,
+        resolution: int | None = None,
+        source: Path,
+        about: dict[str, Any] | None = None,
+    ):
+        """settings: what `create_encoder` made it of. resolution: pixels that files are kept at before they become image_size; None: that.
+
+        source: the run's folder or the file. about: of a run, its method, data, epoch, step and seed.
+        """
+        super().__init__(encoder.network, encoder.dim)
+        self.settings, self.image_size, self.mean, self.std = settings, image_size, mean, std
+        self.resolution = resolution or image_size
+        self.source, self.about = source, about or {}
+        self.eval()
+
+    def transform(self, images: "str | Path | Image.Image | Tensor | Sequence[str | Path | Image.Image]") -> Tensor:
+        """Float [N, 3, S, S], as evaluation makes it: of files, PIL images, or uint8 [N, 3, H, H] or [3, H, H]. One is a batch of 1."""
+        if isinstance(images, Tensor):
+            if images.dtype != torch.uint8 or images.ndim not in (3, 4) or images.shape[-3] != 3 or images.shape[-1] != images.shape[-2]:
+                raise UserError(f"images must be uint8 [N, 3, H, H], not {str(images.dtype).removeprefix('torch.')} {list(images.shape)}")
+            pixels = images if images.ndim == 4 else images[None]
+        else:
+            several = [images] if isinstance(images, str | Path | Image.Image) else images
+            pixels = torch.stack([square(image, self.resolution) for image in several])
+        return normalise(pixels, self.mean, self.std, self.image_size)
+
+    def digest(self) -> str:
+        """The same for the same weights, wherever they lie."""
+        found = hashlib.sha256()
+        for name, tensor in sorted(self.network.state_dict().items()):
+            found.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+            found.update(
+                tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if tensor.ndim else str(tensor.item()).encode()
+            )
+        return found.hexdigest()[:16]
+
+
+def load(source: str | Path) -> Pretrained:
+    """From a run's folder, with the weights of its last checkpoint, or from a .safetensors file that a run or `smi export` wrote."""
+    path = expand(source)
+    if path.is_dir() and not (path / "config.yaml").is_file() and (path / WEIGHTS).is_file():
+        path = path / WEIGHTS  # what `smi export` made
+    if path.is_dir():
+        return _of_run(Run(path))
+    if not path.is_file():
+        raise UserError(f"there is no run or encoder {path}")
+    return _of_file(path)
+
+
+def square(image: "str | Path | Image.Image", resolution: int) -> Tensor:
+    """The middle of an image, its shorter side made `resolution` pixels: uint8 [3, S, S]. To the pixel what a store reads of the file."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about metadata that are not looked at
+            bands = planes(image, resolution) if isinstance(image, Image.Image) else decode(str(expand(image)), resolution)[0]
+    except UnreadableError as error:
+        raise UserError(f"{image} cannot be read: {error}") from error
+    except OSError as error:
+        raise UserError(f"{image} cannot be read: {error.strerror or error}") from error
+    return torch.frombuffer(bytearray(b"".join(bands)), dtype=torch.uint8).view(3, resolution, resolution)
+
+
+def _of_run(run: Run) -> Pretrained:
+    config = run.config
+    try:
+        mean, std = run.normalization
+        settings, image_size, resolution = config["encoder"], config["views"]["size"], config["data"]["resolution"]
+        about = {"method": config["method"]["name"], "data": config["data"]["source"], "seed": config["seed"]}
+    except KeyError as error:
+        raise UserError(f"{run.folder / 'config.yaml'} is damaged: it does not say {error}") from error
+    state = run.state()
+    return Pretrained(
+        run.encoder(state),
+        settings=settings,
+        image_size=image_size,
+        resolution=resolution,
+        mean=mean,
+        std=std,
+        source=run.folder,
+        about=about | {"step": state["step"], "epoch": run.epoch(state["step"])},
+    )
+
+
+def _of_file(path: Path) -> Pretrained:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            header = (file.metadata() or {}).get("smi")
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
+    except (SafetensorError, OSError) as error:
+        raise UserError(
+            f"{path} is not a file of safetensors: give a run's folder, or an encoder that one or `smi export` wrote"
+        ) from error
+    if header is None:
+        raise UserError(f"{path} does not say which network its weights are of: give a run's folder, or an encoder that smi wrote")
+    try:
+        about = json.loads(header)
+        settings, image_size, mean, std = (about[name] for name in ("encoder", "image_size", "mean", "std"))
+        encoder = create_encoder(**settings, image_size=image_size)
+        encoder.network.load_state_dict(weights)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{path} cannot be loaded: {' '.join(str(error).split())[:200]}") from error
+    return Pretrained(
+        encoder,
+        settings=settings,
+        image_size=image_size,
+        resolution=about.get("resolution"),
+        mean=tuple(mean),
+        std=tuple(std),
+        source=path,
+        about=about.get("about"),
+    )
