@@ -7,7 +7,7 @@ the end of an epoch is dropped. So the ranks of a step never share an image, any
 import contextlib
 import hashlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 import torch
@@ -65,7 +65,7 @@ class Batches:
     def batch(self, step: int) -> Batch:
         return self._finish(step, self.store.start(self.index(step)))
 
-    def starting_at(self, step: int = 0) -> Iterator[Batch]:
+    def starting_at(self, step: int = 0) -> Generator[Batch, None, None]:
         """Batches from this step on, without end; the next ones are read while one is used."""
         reading = deque((s, self.store.start(self.index(s))) for s in range(step, step + AHEAD))
         try:

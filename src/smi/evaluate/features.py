@@ -6,7 +6,7 @@ floor = pixels(store)     # what the images say without any encoder
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import torch
@@ -52,10 +52,14 @@ def extract_labelled(
     batch_size: int = 256,
     device: Device = None,
     precision: Precision = "float32",
+    advance: Callable[[int], None] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """As `extract`, with the labels int64 [n] of what was read: in place of an unreadable file stands another image."""
+    """As `extract`, with the labels int64 [n] of what was read: in place of an unreadable file stands another image.
+
+    advance: told of every batch how many images it had.
+    """
     labels = labels_of(store)
-    h, index = _extract(encoder, store, mean, std, size, batch_size, device, precision)
+    h, index = _extract(encoder, store, mean, std, size, batch_size, device, precision, advance)
     return h, labels[index]
 
 
@@ -112,7 +116,15 @@ def autocast(device: torch.device, precision: Precision) -> contextlib.AbstractC
 
 
 def _extract(
-    encoder: nn.Module, store: Store, mean: Triple, std: Triple, size: int | None, batch_size: int, device: Device, precision: Precision
+    encoder: nn.Module,
+    store: Store,
+    mean: Triple,
+    std: Triple,
+    size: int | None,
+    batch_size: int,
+    device: Device,
+    precision: Precision,
+    advance: Callable[[int], None] | None = None,
 ) -> tuple[Tensor, Tensor]:
     features, index = torch.empty(0), torch.empty(len(store), dtype=torch.long)
     row = 0
@@ -124,6 +136,8 @@ def _extract(
         features[row : row + len(h)] = h
         index[row : row + len(h)] = which
         row += len(h)
+        if advance:
+            advance(len(h))
     return features, index
 
 

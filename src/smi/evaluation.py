@@ -1,0 +1,430 @@
+"""What `smi evaluate` does: a run's encoder, its untrained twin and raw pixels, under some protocols, on labelled images."""
+
+import dataclasses
+import datetime
+import difflib
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from smi.data import NAMES, Store, load
+from smi.data.batches import derive
+from smi.data.places import expand
+from smi.data.progress import Progress
+from smi.data.sources import ArraySet, resolve
+from smi.data.subset import Subset
+from smi.errors import UserError
+from smi.evaluate import Epoch, extract_labelled, few_shot, fine_tune, finetune, knn_accuracy, light, linear_accuracy, sgd, train_linear
+from smi.evaluate import linear as cached
+from smi.evaluate.features import PIXELS_SIDE, device_of, labels_of
+from smi.evaluate.fewshot import L2 as FEW_SHOT_L2
+from smi.machine import choose_device, describe_device, keep_memory, versions
+from smi.nn import create_encoder
+from smi.pretrained import Pretrained
+from smi.pretrained import load as load_encoder
+from smi.results import Result, Score, read_all, stamp, table, write
+from smi.views import Policy
+from smi.views.policies import Triple
+
+SHOTS, DRAWS = (1, 5, 10), 20
+K, TEMPERATURE = 20, 0.07
+PATIENCE = 30  # seconds between lines about what takes minutes
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is evaluated, and what its input must look like."""
+
+    name: str  # "encoder", "untrained encoder" or "raw pixels"
+    network: nn.Module
+    size: int
+    mean: Triple
+    std: Triple
+    about: dict[str, Any]
+
+
+class Question:
+    """Labelled images of two splits, and what of them every protocol takes down."""
+
+    def __init__(self, data: str, train: Store, test: Store, *, seed: int):
+        self.data, self.train, self.test, self.seed = data, train, test, seed
+        labels, test_labels = labels_of(train), labels_of(test)
+        self.classes = train.classes or test.classes
+        self.num_classes = len(self.classes) if self.classes else int(max(labels.max(), test_labels.max())) + 1
+        self.notes = list(self._look(labels.unique().tolist(), test_labels.unique().tolist(), test_labels))
+
+    def _look(self, trained: list[int], tested: list[int], test_labels: Tensor) -> Sequence[str]:
+        """What a user should know of the classes, or cannot go on with."""
+
+        def names(which: Sequence[int]) -> str:
+            called = [self.classes[i] if self.classes else str(i) for i in which]
+            return ", ".join(called[:5]) + (f" and {len(called) - 5} more" if len(called) > 5 else "")
+
+        if len(trained) < 2:
+            raise UserError(
+                f"all labelled training images of {self.data} are of one class ({names(trained)}): there is nothing to tell apart"
+            )
+        if not set(trained) & set(tested):
+            raise UserError(
+                f"no class of {self.data}'s training images ({names(trained)}) is among those to test on ({names(tested)}): the folders of "
+                "classes must have the same names in both"
+            )
+        notes = []
+        if unseen := [i for i in tested if i not in trained]:
+            wrong = int(torch.isin(test_labels, torch.tensor(unseen)).sum())
+            notes.append(f"{names(unseen)}: no training images, so {wrong:,} of the {len(test_labels):,} test images cannot be told right")
+        if untested := [i for i in trained if i not in tested]:
+            notes.append(f"{names(untested)}: no test images")
+        if self.num_classes <= 5:
+            notes.append(f"{self.num_classes} classes: top-5 would say nothing")
+        return notes
+
+    @cached_property
+    def protocol(self) -> dict[str, Any]:
+        """The same for every protocol: which images, and how many."""
+
+        def part(store: Store) -> dict[str, Any]:
+            labels = labels_of(store)
+            fingerprint = hashlib.sha256(labels.numpy().tobytes() + json.dumps(self.classes).encode()).hexdigest()[:8]
+            return {"split": store.split, "images": len(store), "labels": fingerprint}
+
+        return {"data": self.data, "classes": self.num_classes, "train": part(self.train), "test": part(self.test), "seed": self.seed}
+
+
+class Features:
+    """Of a subject, made when they are first asked for, and then for all protocols."""
+
+    def __init__(self, subject: Subject, question: Question):
+        self._subject, self._question = subject, question
+
+    @cached_property
+    def both(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Features and labels of the training images, then of the test images."""
+        return (*self._of(self._question.train), *self._of(self._question.test))
+
+    def _of(self, store: Store) -> tuple[Tensor, Tensor]:
+        subject = self._subject
+        with Progress(f"features, {subject.name}", len(store), "images") as progress:
+            return extract_labelled(subject.network, store, mean=subject.mean, std=subject.std, size=subject.size, advance=progress.advance)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a protocol is given."""
+
+    question: Question
+    subject: Subject
+    features: Features
+    policy: Policy  # crops and flips
+    epochs: int | None
+
+    @property
+    def rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.features.both
+
+    @property
+    def device(self) -> torch.device:
+        return device_of(self.subject.network, None)
+
+
+Rule = dict[str, Any]
+Answer = tuple[list[Score], str, dict[str, Any]]  # scores, the protocol in words, details
+
+
+def _knn_rule(asked: Asked) -> Rule:
+    return {"k": K, "temperature": TEMPERATURE, "similarity": "cosine"}
+
+
+def _knn(asked: Asked) -> Answer:
+    found = knn_accuracy(*asked.rows, k=K, temperature=TEMPERATURE, num_classes=asked.question.num_classes)
+    return _tops("kNN", found.top1, found.top5), found.protocol, {}
+
+
+def _linear_cached_rule(asked: Asked) -> Rule:
+    return {"l2 from": list(cached.GRID), "l2 by": "the strongest good one on a fifth of the training images"}
+
+
+def _linear_cached(asked: Asked) -> Answer:
+    found = linear_accuracy(*asked.rows, num_classes=asked.question.num_classes, seed=asked.question.seed)
+    details = {"l2": found.l2, "validation": found.validation, "converged": found.classifier.converged}
+    return _tops("linear-cached", found.top1, found.top5), found.protocol, details
+
+
+def _few_shot_rule(asked: Asked) -> Rule:
+    most = int(labels_of(asked.question.train).bincount().max())
+    return {"labels of each class": [n for n in SHOTS if n <= most], "draws": DRAWS, "l2": FEW_SHOT_L2}
+
+
+def _few_shot(asked: Asked) -> Answer:
+    shots = _few_shot_rule(asked)["labels of each class"]
+    results = few_shot(*asked.rows, shots=shots, draws=DRAWS, num_classes=asked.question.num_classes, seed=asked.question.seed)
+    scores = [Score(f"{r.shots} label{'s' * (r.shots > 1)}", r.mean, r.low, r.high) for r in results]
+    return scores, results[-1].protocol, {"draws": {str(r.shots): r.draws for r in results}}
+
+
+def _linear_rule(asked: Asked) -> Rule:
+    return {
+        "epochs": asked.epochs or sgd.EPOCHS,
+        "batch": sgd.BATCH,
+        "optimizer": f"SGD, momentum {sgd.MOMENTUM:g}, weight decay {sgd.WEIGHT_DECAY:g}, cosine",
+        "lr from": list(sgd.LRS),
+        "lr by": "the smallest good one on a fifth of the training images, in a tenth of the epochs",
+        "augmentation": _augmentation(asked.policy),
+        "epoch reported": "last",
+    }
+
+
+def _linear(asked: Asked) -> Answer:
+    epochs = asked.epochs or sgd.EPOCHS
+    found = train_linear(
+        asked.subject.network,
+        asked.question.train,
+        asked.policy,
+        *asked.rows,
+        epochs=epochs,
+        num_classes=asked.question.num_classes,
+        seed=asked.question.seed,
+        watch=_watch(f"linear, {asked.subject.name}"),
+    )
+    details = {"lr": found.lr, "validation": found.validation, "curves": [dataclasses.asdict(epoch) for epoch in found.curves]}
+    return _tops("linear", found.top1, found.top5), found.protocol, details
+
+
+def _fine_tune_rule(asked: Asked) -> Rule:
+    return {
+        "shares of the labels": list(finetune.SHARES),
+        "epochs": asked.epochs or finetune.EPOCHS,
+        "steps, at least": finetune.FEWEST_STEPS,
+        "batch": sgd.BATCH,
+        "optimizer": f"AdamW, lr {finetune.LR:g}, weight decay {finetune.WEIGHT_DECAY:g}, cosine",
+        "augmentation": _augmentation(asked.policy),
+        "epoch reported": "last",
+    }
+
+
+def _fine_tune(asked: Asked) -> Answer:
+    results = [
+        fine_tune(
+            asked.subject.network,
+            asked.question.train,
+            asked.question.test,
+            asked.policy,
+            share=share,
+            epochs=asked.epochs or finetune.EPOCHS,
+            num_classes=asked.question.num_classes,
+            seed=asked.question.seed,
+            watch=_watch(f"fine-tuning, {asked.subject.name}, {share:.0%} of the labels"),
+        )
+        for share in finetune.SHARES
+    ]
+    scores = [Score(f"{r.share:.0%} of labels", r.top1) for r in results]
+    details = {
+        f"{r.share:.0%}": {"labels": r.num_labels, "top5": r.top5, "epochs": r.epochs, "curves": [dataclasses.asdict(e) for e in r.curves]}
+        for r in results
+    }
+    return scores, results[-1].protocol, details
+
+
+PROTOCOLS: dict[str, tuple[Callable[[Asked], Rule], Callable[[Asked], Answer]]] = {
+    "knn": (_knn_rule, _knn),
+    "linear-cached": (_linear_cached_rule, _linear_cached),
+    "fewshot": (_few_shot_rule, _few_shot),
+    "linear": (_linear_rule, _linear),
+    "finetune": (_fine_tune_rule, _fine_tune),
+}
+QUICK = ("knn", "linear-cached", "fewshot")
+
+Rows = list[tuple[str, list[Result]]]
+
+
+def evaluate(
+    sources: Sequence[str | Path],
+    *,
+    data: str | Path | None = None,
+    protocols: Sequence[str] | None = None,
+    floors: bool = False,
+    images: int | None = None,
+    epochs: int | None = None,
+    seed: int = 0,
+    show: bool = False,
+    as_json: bool = False,
+    root: str | Path | None = None,
+    device: str | None = None,
+    num_workers: int | None = None,
+) -> Rows:
+    """A row of results for each run or file of an encoder and, with `floors`, for what it must beat. Prints them as a table.
+
+    data: labelled images; None: what each was pretrained on. images: so many of the training images, drawn from the seed. A result that
+    is there already, of the same weights under the same protocol, is not computed again. show: only print those that are there.
+    """
+    chosen = _chosen(protocols)
+    if show:
+        rows = [(str(source), _stored(source, protocols and chosen, data)) for source in sources]
+    else:
+        place = choose_device(device)
+        if place.type == "cpu":
+            keep_memory()
+        rows = []
+        with ExitStack() as stack:
+            for source in sources:
+                encoder = load_encoder(source).to(place)
+                about = encoder.about
+                asked_data = data or about.get("data")
+                if asked_data is None:
+                    raise UserError(f"{source} does not say what it was pretrained on: name labelled images with --data")
+                question = _question(str(asked_data), encoder, root or about.get("root"), num_workers, images, seed, stack)
+                for name, subject in _subjects(str(source), encoder, question, floors):
+                    rows.append((name, _answers(subject, question, chosen, epochs, _home(encoder.source))))
+    rows = list(dict(rows).items())  # the pixels of one set are the same for every run
+    if as_json:
+        print(json.dumps([{"source": name, **result.plain()} for name, results in rows for result in results], indent=2))
+    else:
+        print(table(rows))
+    return rows
+
+
+def _chosen(protocols: Sequence[str] | None) -> list[str]:
+    if not protocols:
+        return list(QUICK)
+    for name in protocols:
+        if name not in (*PROTOCOLS, "all"):
+            close = difflib.get_close_matches(name, PROTOCOLS, 1)
+            raise UserError(
+                f"there is no protocol {name!r}: " + (f"did you mean {close[0]}?" if close else f"there are {', '.join(PROTOCOLS)}")
+            )
+    return [name for name in PROTOCOLS if name in protocols or "all" in protocols]
+
+
+def _home(source: Path) -> Path:
+    """Where results go: the run's folder, or that of the file."""
+    return source if source.is_dir() else source.parent
+
+
+def _stored(source: str | Path, protocols: Sequence[str] | None, data: str | Path | None) -> list[Result]:
+    path = expand(source)
+    if not path.exists():
+        raise UserError(f"there is no run or encoder {path}")
+    found = [r for r in read_all(_home(path)) if r.subject == "encoder"]
+    found = [
+        r for r in found if (not protocols or r.protocol["name"] in protocols) and (data is None or r.protocol["data"] == _called(data))
+    ]
+    if not found:
+        raise UserError(f"{path} has no such results yet: `smi evaluate {path}` makes some")
+    return sorted(found, key=lambda r: list(PROTOCOLS).index(r.protocol["name"]))
+
+
+def _called(data: str | Path) -> str:
+    """A set's name, or that of the folder."""
+    return str(data) if str(data) in NAMES else expand(data).resolve().name
+
+
+def _question(
+    data: str, encoder: Pretrained, root: str | Path | None, num_workers: int | None, images: int | None, seed: int, stack: ExitStack
+) -> Question:
+    def read(split: Literal["train", "val"]) -> Store:
+        files = not isinstance(resolve(data, split, Path(root) if root else None), ArraySet)
+        store = load(data, split, resolution=encoder.resolution if files else None, root=root, num_workers=num_workers)
+        stack.callback(store.close)
+        return store
+
+    train, test = read("train"), read("val")
+    if images is not None:
+        if images > len(train):
+            raise UserError(f"--images asks for {images:,} labelled images, and {_called(data)} has {len(train):,}")
+        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(derive(seed, "labelled")))
+        train = Subset(train, order[:images].sort().values)
+    return Question(_called(data), train, test, seed=seed)
+
+
+def _subjects(source: str, encoder: Pretrained, question: Question, floors: bool) -> Iterator[tuple[str, Subject]]:
+    look = {"size": encoder.image_size, "mean": encoder.mean, "std": encoder.std}
+    about = {"digest": encoder.digest(), **{k: encoder.about[k] for k in ("method", "epoch", "step", "seed") if k in encoder.about}}
+    yield source, Subject("encoder", encoder, about=about | {"network": encoder.settings["name"]}, **look)
+    if not floors:
+        return
+    torch.manual_seed(derive(encoder.about.get("seed", 0), "encoder"))  # as pretraining started it
+    untrained = create_encoder(**encoder.settings, image_size=encoder.image_size).to(next(encoder.parameters()).device).eval()
+    twin = Pretrained(
+        untrained, settings=encoder.settings, image_size=encoder.image_size, mean=encoder.mean, std=encoder.std, source=encoder.source
+    )
+    yield (
+        f"{source}, untrained",
+        Subject("untrained encoder", twin, about={"digest": twin.digest(), "network": encoder.settings["name"]}, **look),
+    )
+    size = min(PIXELS_SIDE, question.train.resolution)
+    yield "raw pixels", Subject("raw pixels", nn.Flatten(), size, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), {"digest": f"pixels {size}"})
+
+
+def _answers(subject: Subject, question: Question, protocols: Sequence[str], epochs: int | None, home: Path) -> list[Result]:
+    policy = light(question.data, size=subject.size, mean=subject.mean, std=subject.std)
+    asked = Asked(question, subject, Features(subject, question), policy, epochs)
+    there = {(r.stamp, r.subject, r.encoder.get("digest")): r for r in read_all(home)}
+    results = []
+    for name in protocols:
+        if name == "finetune" and next(subject.network.parameters(), None) is None:
+            continue  # pixels have no weights to tune
+        rule, answer = PROTOCOLS[name]
+        protocol = {"name": name, **question.protocol, **rule(asked)}
+        known = there.get((stamp(protocol), subject.name, subject.about["digest"]))
+        if known is None:
+            begun = time.perf_counter()
+            scores, sentence, details = answer(asked)
+            made = {
+                "date": datetime.date.today().isoformat(),
+                "seconds": round(time.perf_counter() - begun, 1),
+                "device": describe_device(asked.device),
+                "versions": versions(),
+            }
+            known = Result(
+                protocol, subject.name, subject.about, tuple(scores), sentence, (*question.notes, *_fits(subject, question)), details, made
+            )
+            write(home, known)
+        results.append(known)
+    return results
+
+
+def _fits(subject: Subject, question: Question) -> Iterator[str]:
+    """What was done to images that are not of the encoder's size, and to files that are none."""
+    side = question.test.resolution
+    if subject.name != "raw pixels" and side < subject.size:
+        yield f"images of {side} pixels were enlarged to the encoder's {subject.size}"
+    elif subject.name != "raw pixels" and side > subject.size:
+        yield f"images of {side} pixels were made {subject.size}, which the encoder was trained with"
+    if bad := len(question.train.bad) + len(question.test.bad):
+        yield f"{bad:,} files could not be read; another image stands for each"
+
+
+def _tops(name: str, top1: float, top5: float | None) -> list[Score]:
+    return [Score(name, top1), *([] if top5 is None else [Score(f"{name} top-5", top5)])]
+
+
+def _augmentation(policy: Policy) -> str:
+    view = policy.views[0]
+    padded = f" of the image in a frame of {view.pad} pixel{'s' * (view.pad > 1)}" if view.pad else ""
+    return f"crops of {view.scale[0]:g} to {view.scale[1]:g} of the area{padded}" + (f", flip {view.flip_p:g}" if view.flip_p else "")
+
+
+def _watch(doing: str) -> Callable[[Epoch], None]:
+    """A line on stderr every half minute."""
+    last = time.monotonic()
+
+    def say(epoch: Epoch) -> None:
+        nonlocal last
+        if time.monotonic() - last > PATIENCE:
+            last = time.monotonic()
+            print(
+                f"{doing}: epoch {epoch.epoch}, top-1 {epoch.train_top1:.1%} in training, {epoch.test_top1:.1%} on test images",
+                file=sys.stderr,
+            )
+
+    return say
