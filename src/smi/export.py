@@ -316,7 +316,6 @@ def _script(encoder: Pretrained, network: Network, to: str) -> str:
         load="\n".join(f"    {line}" for line in lines),
         kind="array" if to == "onnx" else "tensor",
         result="x" if to == "onnx" else "torch.from_numpy(x)",
-        usage='h = features(model, preprocess(Image.open("cat.jpg")))',
         features=ONNX_FEATURES if to == "onnx" else TORCH_FEATURES,
     )
 
@@ -330,7 +329,7 @@ LOAD = Template('''\
 """The encoder $label: $dim features of an image. Needs $needs.
 
 model = load()
-$usage    # [1, $dim]
+h = features(model, preprocess(Image.open("cat.jpg")))    # [1, $dim]
 
 From a terminal: python load.py IMAGE...
 """
@@ -384,7 +383,8 @@ if __name__ == "__main__":
         sys.exit("python load.py IMAGE...")
     model = load()
     for path in sys.argv[1:]:
-        h = features(model, preprocess(Image.open(path)))
+        with Image.open(path) as image:
+            h = features(model, preprocess(image))
         print(f"{path}: {list(h.shape)}", *(f"{value:.4f}" for value in h[0, :5].tolist()), "...")
 ''')
 
@@ -444,7 +444,7 @@ def _compare(folder: Path, encoder: Pretrained, images: list[Image.Image], to: s
     except Exception as error:  # whatever it is, the folder is of no use
         said = " ".join(str(error).split())[:200]
         raise UserError(f"the export cannot be loaded and run again, so nothing was written: {said}") from error
-    _largest(inputs, wanted, "the preprocessing of the export", "the encoder's input")
+    _largest(inputs, wanted, "inputs of the export's load.py", "the encoder's")
     with torch.inference_mode():
         expected = [encoder(part) for part in (x, x[:1])]
     return max(_largest(a, b, f"{to}'s features", "the encoder's") for a, b in zip(found, expected, strict=True))
