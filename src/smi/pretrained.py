@@ -23,7 +23,7 @@ from smi.nn import Encoder, create_encoder
 from smi.run import Run
 from smi.views.policies import Triple
 
-WEIGHTS = "encoder.safetensors"
+WEIGHTS = ("encoder.safetensors", "model.safetensors")  # as `smi export` names them, for safetensors and for timm
 
 
 class Pretrained(Encoder):
@@ -76,8 +76,8 @@ class Pretrained(Encoder):
 def load(source: str | Path) -> Pretrained:
     """From a run's folder, with the weights of its last checkpoint, or from a .safetensors file that a run or `smi export` wrote."""
     path = expand(source)
-    if path.is_dir() and not (path / "config.yaml").is_file() and (path / WEIGHTS).is_file():
-        path = path / WEIGHTS  # what `smi export` made
+    if path.is_dir() and not (path / "config.yaml").is_file():  # what `smi export` made
+        path = next((path / name for name in WEIGHTS if (path / name).is_file()), path)
     if path.is_dir():
         return _of_run(Run(path))
     if not path.is_file():

@@ -99,24 +99,32 @@ def _own(path: str, arguments: dict[str, Any]) -> nn.Module:
 def _timm(name: str, image_size: int, stem: Stem | None, arguments: dict[str, Any]) -> nn.Module:
     import timm
 
-    small = name == SMALL
-    if small:
-        name, arguments = "resnet18", NARROW | arguments
-    if not timm.is_model(name):
+    known, arguments = timm_terms(name, image_size, arguments)
+    if not timm.is_model(known):
         close = difflib.get_close_matches(name, [SMALL, *timm.list_models()], 1)
         hint = f"did you mean {close[0]}?" if close else "`smi encoders` lists some"
         raise UserError(f"there is no encoder {name!r}: {hint} (or give an import path)")
+    network: nn.Module = timm.create_model(known, pretrained=False, num_classes=0, **arguments)
+    return _with_stem(network, name, stem_of(network, name, image_size, stem))
+
+
+def timm_terms(name: str, image_size: int, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name and the arguments that timm makes it by; what it gets for a stem comes after."""
+    if name == SMALL:
+        return "resnet18", NARROW | arguments
     if name.startswith(("vit", "deit")):
         # Small views have sides of their own, which need not be a multiple of the patch's.
-        arguments = {"img_size": image_size, "dynamic_img_size": True, "dynamic_img_pad": True} | arguments
-    network: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, **arguments)
-    return _with_stem(network, name, stem or _suited(network, image_size, small))
+        return name, {"img_size": image_size, "dynamic_img_size": True, "dynamic_img_pad": True} | arguments
+    return name, arguments
 
 
-def _suited(network: nn.Module, image_size: int, small: bool) -> Stem:
+def stem_of(network: nn.Module, name: str, image_size: int, stem: Stem | None = None) -> Stem:
+    """The one asked for, or the one that suits images of this size."""
+    if stem is not None:
+        return stem
     if not _is_resnet(network) or image_size > CIFAR_SIDE:
         return "standard"
-    return "half" if small and image_size > HALF_SIDE else "cifar"
+    return "half" if name == SMALL and image_size > HALF_SIDE else "cifar"
 
 
 def _is_resnet(network: nn.Module) -> bool:
