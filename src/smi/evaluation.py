@@ -29,8 +29,7 @@ from smi.evaluate import linear as cached
 from smi.evaluate.features import PIXELS_SIDE, device_of, labels_of
 from smi.evaluate.fewshot import L2 as FEW_SHOT_L2
 from smi.machine import choose_device, describe_device, keep_memory, versions
-from smi.nn import create_encoder
-from smi.pretrained import Pretrained
+from smi.pretrained import WEIGHTS, Pretrained
 from smi.pretrained import load as load_encoder
 from smi.results import Result, Score, read_all, stamp, table, write
 from smi.views import Policy
@@ -51,6 +50,7 @@ class Subject:
     mean: Triple
     std: Triple
     about: dict[str, Any]
+    resolution: int | None = None  # pixels that images had in pretraining, before views were made of them
 
 
 class Question:
@@ -61,7 +61,7 @@ class Question:
         labels, test_labels = labels_of(train), labels_of(test)
         self.classes = train.classes or test.classes
         self.num_classes = len(self.classes) if self.classes else int(max(labels.max(), test_labels.max())) + 1
-        self.notes = list(self._look(labels.unique().tolist(), test_labels.unique().tolist(), test_labels))
+        self.notes = list(self._look(sorted(set(labels.tolist())), sorted(set(test_labels.tolist())), test_labels))
 
     def _look(self, trained: list[int], tested: list[int], test_labels: Tensor) -> Sequence[str]:
         """What a user should know of the classes, or cannot go on with."""
@@ -147,7 +147,7 @@ def _knn_rule(asked: Asked) -> Rule:
 
 def _knn(asked: Asked) -> Answer:
     found = knn_accuracy(*asked.rows, k=K, temperature=TEMPERATURE, num_classes=asked.question.num_classes)
-    return _tops("kNN", found.top1, found.top5), found.protocol, {}
+    return [Score("kNN", found.top1)], found.protocol, {"top5": found.top5}
 
 
 def _linear_cached_rule(asked: Asked) -> Rule:
@@ -169,7 +169,11 @@ def _few_shot(asked: Asked) -> Answer:
     shots = _few_shot_rule(asked)["labels of each class"]
     results = few_shot(*asked.rows, shots=shots, draws=DRAWS, num_classes=asked.question.num_classes, seed=asked.question.seed)
     scores = [Score(f"{r.shots} label{'s' * (r.shots > 1)}", r.mean, r.low, r.high) for r in results]
-    return scores, results[-1].protocol, {"draws": {str(r.shots): r.draws for r in results}}
+    sentence = (
+        f"logistic regression (l2 = {FEW_SHOT_L2:g}) on frozen features of {', '.join(map(str, shots))} labelled images of each of "
+        f"{asked.question.num_classes} classes, mean and 95 % interval over {DRAWS} draws, on {len(asked.question.test):,} images"
+    )
+    return scores, sentence, {"draws": {str(r.shots): r.draws for r in results}, "fewest of a class": results[-1].smallest}
 
 
 def _linear_rule(asked: Asked) -> Rule:
@@ -232,7 +236,12 @@ def _fine_tune(asked: Asked) -> Answer:
         f"{r.share:.0%}": {"labels": r.num_labels, "top5": r.top5, "epochs": r.epochs, "curves": [dataclasses.asdict(e) for e in r.curves]}
         for r in results
     }
-    return scores, results[-1].protocol, details
+    sentence = (
+        f"encoder and linear classifier trained together on random crops and flips of 1 %, 10 % and all of {len(asked.question.train):,} "
+        f"labelled images, AdamW, last of {asked.epochs or finetune.EPOCHS} epochs ({finetune.FEWEST_STEPS} steps, if that is more), on "
+        f"{len(asked.question.test):,} images"
+    )
+    return scores, sentence, details
 
 
 PROTOCOLS: dict[str, tuple[Callable[[Asked], Rule], Callable[[Asked], Answer]]] = {
@@ -285,7 +294,7 @@ def evaluate(
                 question = _question(str(asked_data), encoder, root or about.get("root"), num_workers, images, seed, stack)
                 for name, subject in _subjects(str(source), encoder, question, floors):
                     rows.append((name, _answers(subject, question, chosen, epochs, _home(encoder.source))))
-    rows = list(dict(rows).items())  # the pixels of one set are the same for every run
+    rows = [row for i, row in enumerate(rows) if row not in rows[:i]]  # floors are the same for every run
     if as_json:
         print(json.dumps([{"source": name, **result.plain()} for name, results in rows for result in results], indent=2))
     else:
@@ -299,24 +308,28 @@ def _chosen(protocols: Sequence[str] | None) -> list[str]:
     for name in protocols:
         if name not in (*PROTOCOLS, "all"):
             close = difflib.get_close_matches(name, PROTOCOLS, 1)
-            raise UserError(
-                f"there is no protocol {name!r}: " + (f"did you mean {close[0]}?" if close else f"there are {', '.join(PROTOCOLS)}")
-            )
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(PROTOCOLS)}"
+            raise UserError(f"there is no protocol {name!r}: {hint}")
     return [name for name in PROTOCOLS if name in protocols or "all" in protocols]
 
 
 def _home(source: Path) -> Path:
-    """Where results go: the run's folder, or that of the file."""
-    return source if source.is_dir() else source.parent
+    """Where results go: into the run or the export; for a file of any other name into a folder of that name beside it."""
+    if source.is_dir():
+        return source
+    return source.parent if source.name in WEIGHTS else source.with_suffix("")
 
 
 def _stored(source: str | Path, protocols: Sequence[str] | None, data: str | Path | None) -> list[Result]:
     path = expand(source)
     if not path.exists():
         raise UserError(f"there is no run or encoder {path}")
-    found = [r for r in read_all(_home(path)) if r.subject == "encoder"]
     found = [
-        r for r in found if (not protocols or r.protocol["name"] in protocols) and (data is None or r.protocol["data"] == _called(data))
+        result
+        for result in read_all(_home(path))
+        if result.subject == "encoder"
+        and (not protocols or result.protocol["name"] in protocols)
+        and (data is None or result.protocol["data"] == _called(data))
     ]
     if not found:
         raise UserError(f"{path} has no such results yet: `smi evaluate {path}` makes some")
@@ -347,22 +360,23 @@ def _question(
 
 
 def _subjects(source: str, encoder: Pretrained, question: Question, floors: bool) -> Iterator[tuple[str, Subject]]:
-    look = {"size": encoder.image_size, "mean": encoder.mean, "std": encoder.std}
-    about = {"digest": encoder.digest(), **{k: encoder.about[k] for k in ("method", "epoch", "step", "seed") if k in encoder.about}}
-    yield source, Subject("encoder", encoder, about=about | {"network": encoder.settings["name"]}, **look)
+    size, mean, std, network = encoder.image_size, encoder.mean, encoder.std, encoder.settings["name"]
+    about: dict[str, Any] = {key: encoder.about[key] for key in ("method", "epoch", "step", "seed") if key in encoder.about}
+    known = {"digest": encoder.digest(), "network": network, **about}
+    yield source, Subject("encoder", encoder, size, mean, std, known, encoder.resolution)
     if not floors:
         return
-    torch.manual_seed(derive(encoder.about.get("seed", 0), "encoder"))  # as pretraining started it
-    untrained = create_encoder(**encoder.settings, image_size=encoder.image_size).to(next(encoder.parameters()).device).eval()
-    twin = Pretrained(
-        untrained, settings=encoder.settings, image_size=encoder.image_size, mean=encoder.mean, std=encoder.std, source=encoder.source
-    )
+    twin = encoder.untrained()
+    known = {"digest": twin.digest(), "network": network}
     yield (
-        f"{source}, untrained",
-        Subject("untrained encoder", twin, about={"digest": twin.digest(), "network": encoder.settings["name"]}, **look),
+        f"untrained {network}, seed {encoder.about.get('seed', 0)}",
+        Subject("untrained encoder", twin, size, mean, std, known, encoder.resolution),
     )
     size = min(PIXELS_SIDE, question.train.resolution)
-    yield "raw pixels", Subject("raw pixels", nn.Flatten(), size, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), {"digest": f"pixels {size}"})
+    yield (
+        f"raw pixels, {size} × {size}",
+        Subject("raw pixels", nn.Flatten(), size, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), {"digest": f"pixels {size}"}),
+    )
 
 
 def _answers(subject: Subject, question: Question, protocols: Sequence[str], epochs: int | None, home: Path) -> list[Result]:
@@ -385,9 +399,8 @@ def _answers(subject: Subject, question: Question, protocols: Sequence[str], epo
                 "device": describe_device(asked.device),
                 "versions": versions(),
             }
-            known = Result(
-                protocol, subject.name, subject.about, tuple(scores), sentence, (*question.notes, *_fits(subject, question)), details, made
-            )
+            notes = (*question.notes, *_fits(subject, question))
+            known = Result(protocol, subject.name, subject.about, tuple(scores), sentence, notes, details, made)
             write(home, known)
         results.append(known)
     return results
@@ -396,10 +409,8 @@ def _answers(subject: Subject, question: Question, protocols: Sequence[str], epo
 def _fits(subject: Subject, question: Question) -> Iterator[str]:
     """What was done to images that are not of the encoder's size, and to files that are none."""
     side = question.test.resolution
-    if subject.name != "raw pixels" and side < subject.size:
-        yield f"images of {side} pixels were enlarged to the encoder's {subject.size}"
-    elif subject.name != "raw pixels" and side > subject.size:
-        yield f"images of {side} pixels were made {subject.size}, which the encoder was trained with"
+    if subject.resolution is not None and side != subject.resolution:
+        yield f"images of {side} pixels were made {subject.size}, which this encoder was pretrained with"
     if bad := len(question.train.bad) + len(question.test.bad):
         yield f"{bad:,} files could not be read; another image stands for each"
 

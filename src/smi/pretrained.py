@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from smi.data.batches import derive
 from smi.data.decoder import UnreadableError, decode, planes
 from smi.data.places import expand
 from smi.errors import UserError
@@ -62,6 +63,19 @@ class Pretrained(Encoder):
             pixels = torch.stack([square(image, self.resolution) for image in several])
         return normalise(pixels, self.mean, self.std, self.image_size)
 
+    def untrained(self) -> "Pretrained":
+        """The network as pretraining started it, from the run's seed."""
+        torch.manual_seed(derive(self.about.get("seed", 0), "encoder"))
+        return Pretrained(
+            create_encoder(**self.settings, image_size=self.image_size).to(next(self.parameters()).device),
+            settings=self.settings,
+            image_size=self.image_size,
+            resolution=self.resolution,
+            mean=self.mean,
+            std=self.std,
+            source=self.source,
+        )
+
     def digest(self) -> str:
         """The same for the same weights, wherever they lie."""
         found = hashlib.sha256()
@@ -102,7 +116,7 @@ def _of_run(run: Run) -> Pretrained:
     config = run.config
     try:
         mean, std = run.normalization
-        settings, image_size, resolution = config["encoder"], config["views"]["size"], config["data"]["resolution"]
+        settings, image_size, resolution = config["encoder"], config["views"]["size"], run.about.get("resolution")
         about = {"method": config["method"]["name"], "data": config["data"]["source"], "seed": config["seed"]}
     except KeyError as error:
         raise UserError(f"{run.folder / 'config.yaml'} is damaged: it does not say {error}") from error
@@ -115,7 +129,7 @@ def _of_run(run: Run) -> Pretrained:
         mean=mean,
         std=std,
         source=run.folder,
-        about=about | {"step": state["step"], "epoch": run.epoch(state["step"])},
+        about=about | {"step": state["step"], "epoch": run.epoch(state["step"]), "root": run.about.get("root")},
     )
 
 

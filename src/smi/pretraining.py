@@ -218,15 +218,15 @@ def _train(config: Config, run: Run, batches: Batches, images: Images, machine: 
         if rank() == 0 and images.pretrain.bad:
             write_bad(run.folder / "bad-files.txt", images.pretrain.bad)
     if rank() == 0:
-        save_encoder(run.folder / "encoder.safetensors", encoder.network.state_dict(), _header(config, views.policy, job.total))
+        save_encoder(run.folder / "encoder.safetensors", encoder.network.state_dict(), _header(config, job))
         write_about(run.folder, run.about | {"status": "finished"})
 
 
-def _header(config: Config, seen: Policy, steps: int) -> dict[str, Any]:
+def _header(config: Config, job: Job) -> dict[str, Any]:
     """What a file of weights says of them: enough to use it without the run."""
-    about = {"method": config.method["name"], "data": config.data.source, "seed": config.seed, "step": steps, "epoch": config.epochs}
-    network = {"encoder": config.encoder, "image_size": config.views.size, "resolution": config.data.resolution}
-    return network | {"mean": seen.mean, "std": seen.std, "about": about}
+    about = {"method": config.method["name"], "data": config.data.source, "seed": config.seed, "step": job.total, "epoch": config.epochs}
+    network = {"encoder": config.encoder, "image_size": config.views.size, "resolution": job.batches.store.resolution}
+    return network | {"mean": job.views.policy.mean, "std": job.views.policy.std, "about": about}
 
 
 def create(config: Config, num_images: int) -> Method:
@@ -328,6 +328,8 @@ def _facts(run: Run, job: Job, images: Images, machine: Machine) -> dict[str, An
         "smi": __version__,
         "started": run.about.get("started") or datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "num_images": len(images.pretrain),
+        "resolution": images.pretrain.resolution,
+        "root": str(expand(machine.root).resolve()) if machine.root else None,
         "world_size": world_size(),
         "batch_per_device": job.batches.batch_size,
         "steps": job.total,

@@ -76,7 +76,8 @@ def fine_tune(
     with evaluation_mode(tuned), torch.no_grad():
         dim = tuned(views(first.images.to(place), first.generator())[0]).shape[1]
     head = nn.Linear(dim, num_classes, device=place)
-    nn.init.zeros_(head.weight)  # so that the first steps do not shake the encoder
+    for parameter in head.parameters():
+        nn.init.zeros_(parameter)  # so that the first steps do not shake the encoder
     network = nn.Sequential(tuned, head)
     optimizer = create_optimizer(network, name="AdamW", lr=LR, lr_vectors=None, weight_decay=WEIGHT_DECAY)
 
@@ -84,6 +85,7 @@ def fine_tune(
     losses: list[Tensor] = []
     right: list[Tensor] = []
     scores, test_labels = torch.empty(0), torch.empty(0)
+    torch.manual_seed(derive(seed, "finetune"))  # for what a network itself draws, such as dropout
     stream = batches.starting_at()
     for step in range(total):
         batch = next(stream)

@@ -69,10 +69,11 @@ class LinearResult:
 
     @property
     def protocol(self) -> str:
-        chosen = f"the strongest good one of {len(self.validation)} on a fifth of them" if len(self.validation) > 1 else "given"
+        tried = len(self.validation)
+        l2 = f"l2 chosen as the strongest good one of {tried} on a fifth of them" if tried > 1 else f"l2 = {self.l2:g}"
         return (
-            f"logistic regression on frozen, standardised features of {self.num_train:,} training images without augmentation, l2 = "
-            f"{self.l2:g} ({chosen}), solved to convergence, on {self.num_test:,} images"
+            f"logistic regression on frozen, standardised features of {self.num_train:,} training images without augmentation, {l2}, "
+            f"solved to convergence, on {self.num_test:,} images"
         )
 
 

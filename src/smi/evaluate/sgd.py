@@ -54,10 +54,11 @@ class Trained:
 
     @property
     def protocol(self) -> str:
-        chosen = f"the smallest good one of {len(self.validation)} on a fifth of them" if self.validation else "given"
+        tried = len(self.validation)
+        lr = f"chosen as the smallest good one of {tried} on a fifth of them" if tried else f"{self.lr:g}"
         return (
-            f"linear classifier on the frozen encoder, SGD for {len(self.curves)} epochs on random crops and flips of {self.num_train:,} "
-            f"training images, peak learning rate {self.lr:g} ({chosen}) with a cosine, last epoch, on {self.num_test:,} images"
+            f"linear classifier on the frozen encoder, trained with SGD on random crops and flips of {self.num_train:,} training images, "
+            f"peak learning rate {lr}, last of {len(self.curves)} epochs, on {self.num_test:,} images"
         )
 
 
