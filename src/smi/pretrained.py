@@ -5,6 +5,7 @@ h = encoder(encoder.transform("cat.jpg"))          # [1, F]
 """
 
 import hashlib
+import io
 import json
 import warnings
 from collections.abc import Sequence
@@ -16,8 +17,8 @@ from PIL import Image
 from torch import Tensor
 
 from smi.data.batches import derive
-from smi.data.decoder import UnreadableError, decode, planes
-from smi.data.places import expand
+from smi.data.decoder import FORMATS, decode, planes
+from smi.data.places import expand, printable
 from smi.errors import UserError
 from smi.evaluate.features import normalise
 from smi.nn import Encoder, create_encoder
@@ -104,12 +105,23 @@ def square(image: "str | Path | Image.Image", resolution: int) -> Tensor:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about metadata that are not looked at
-            bands = planes(image, resolution) if isinstance(image, Image.Image) else decode(str(expand(image)), resolution)[0]
-    except UnreadableError as error:
-        raise UserError(f"{image} cannot be read: {error}") from error
-    except OSError as error:
-        raise UserError(f"{image} cannot be read: {error.strerror or error}") from error
+            bands = planes(_apart(image), resolution) if isinstance(image, Image.Image) else decode(str(expand(image)), resolution)[0]
+    except Exception as error:  # a damaged file can fail anywhere in its decoder
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise UserError(f"{printable(str(image))} cannot be read: {printable(reason)}") from error
     return torch.frombuffer(bytearray(b"".join(bands)), dtype=torch.uint8).view(3, resolution, resolution)
+
+
+def _apart(image: Image.Image) -> Image.Image:
+    """A JPEG is decoded at a fraction of its size, which would shrink the caller's, if that is not read yet."""
+    file = getattr(image, "fp", None)
+    if image.format not in ("JPEG", "MPO") or not getattr(image, "tile", None) or file is None:
+        return image
+    position = file.tell()
+    file.seek(0)
+    copy = Image.open(io.BytesIO(file.read()), formats=FORMATS)
+    file.seek(position)
+    return copy
 
 
 def _of_run(run: Run) -> Pretrained:

@@ -61,6 +61,12 @@ def test_train_and_val(tmp_path: Path) -> None:
     assert folder.val.labels is not None
     assert folder.val.labels.tolist() == [1, 2]
     assert (folder.num_images, len(folder.train), len(folder.val), folder.held_out) == (5, 2, 2, False)
+    assert names(folder.everything()) == ["extra/e.png", "train/cat/b.png", "train/dog/a.png", "val/dog/deep/c.png", "val/emu/d.png"]
+    assert folder.everything().labels is None  # one has none
+    (tmp_path / "set" / "extra" / "e.png").unlink()
+    everything = read_folder(tmp_path / "set").everything()
+    assert everything.labels is not None
+    assert (everything.labels.tolist(), everything.classes) == ([0, 1, 1, 2], ("cat", "dog", "emu"))
 
 
 def test_a_flat_val_has_no_labels(tmp_path: Path) -> None:

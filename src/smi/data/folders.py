@@ -58,8 +58,23 @@ class Folder:
     train: FileSet
     val: FileSet | None
     held_out: bool
-    num_images: int  # in all of it
+    entries: tuple[Entry, ...]  # all images, in the order of their paths
     ignored: tuple[str, ...]  # neither hidden nor named like images
+
+    @property
+    def num_images(self) -> int:
+        return len(self.entries)
+
+    def everything(self) -> FileSet:
+        """All images, whatever their split; with labels if every one of them has one."""
+        labels: dict[str, int] = {}
+        for part in (self.train, self.val):
+            if part is not None and part.labels is not None:
+                labels.update(zip((entry.path for entry in part.entries), part.labels.tolist(), strict=True))
+        if len(labels) < len(self.entries):
+            return FileSet(self.train.name, "train", self.root, self.entries)
+        numbers = np.array([labels[entry.path] for entry in self.entries], dtype=np.int64)
+        return FileSet(self.train.name, "train", self.root, self.entries, numbers, self.train.classes)
 
     def split(self, split: Split) -> FileSet:
         if split == "val":
@@ -81,10 +96,10 @@ def read_folder(root: Path, name: str | None = None) -> Folder:
     name = name or root.name
     train_folder, val_folder = _find(entries, TRAIN), _find(entries, VAL)
     if train_folder is None:
-        return _without_val(root, name, entries, "", len(entries), ignored)
+        return _without_val(root, name, entries, "", tuple(entries), ignored)
     train = [entry for entry in entries if entry.path.startswith(train_folder)]
     if val_folder is None:
-        return _without_val(root, name, train, train_folder, len(entries), ignored)
+        return _without_val(root, name, train, train_folder, tuple(entries), ignored)
     val = [entry for entry in entries if entry.path.startswith(val_folder)]
     train_names, val_names = class_names(train, train_folder), class_names(val, val_folder)
     classes = tuple(sorted({*(train_names or ()), *(val_names or ())}))
@@ -93,23 +108,23 @@ def read_folder(root: Path, name: str | None = None) -> Folder:
         _file_set(name, "train", root, train, train_folder, classes if train_names else None),
         _file_set(name, "val", root, val, val_folder, classes if val_names else None),
         False,
-        len(entries),
+        tuple(entries),
         ignored,
     )
 
 
-def _without_val(root: Path, name: str, entries: list[Entry], base: str, num_images: int, ignored: tuple[str, ...]) -> Folder:
+def _without_val(root: Path, name: str, entries: list[Entry], base: str, images: tuple[Entry, ...], ignored: tuple[str, ...]) -> Folder:
     classes = class_names(entries, base)
     held = [entry for entry in entries if classes and is_held_out(entry.path[len(base) :])]
     if not held or len(held) == len(entries):
-        return Folder(root, _file_set(name, "train", root, entries, base, classes), None, False, num_images, ignored)
+        return Folder(root, _file_set(name, "train", root, entries, base, classes), None, False, images, ignored)
     kept = [entry for entry in entries if not is_held_out(entry.path[len(base) :])]
     return Folder(
         root,
         _file_set(name, "train", root, kept, base, classes),
         _file_set(name, "val", root, held, base, classes),
         True,
-        num_images,
+        images,
         ignored,
     )
 

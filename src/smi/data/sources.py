@@ -64,6 +64,7 @@ ARCHIVES = {
     ),
 }
 NAMES = ("digits", *ARCHIVES, "imagenet")
+PIXELS = ("digits", "cifar10", "cifar100", "stl10")  # sets that are no files, but arrays
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -99,19 +100,27 @@ def resolve(target: str | Path, split: Split, root: Path | None = None) -> Image
     return replace(found, split=split, labels=None, classes=None) if split == "pretrain" else found
 
 
+def everything(target: str | Path, root: Path | None = None) -> tuple[ImageSet, ...]:
+    """All images, whatever their split: of files one set in the order of their paths, of pixels the splits train and val."""
+    if target in PIXELS:
+        return resolve(target, "train", root), resolve(target, "val", root)
+    return (_named(target, _folder(target, root).everything()),)
+
+
 def _resolve(target: str | Path, split: Split, root: Path | None) -> ImageSet:
     if target == "digits":
         return _digits(split)
+    if target == "stl10":
+        return _stl10(find("stl10", root), split)
+    if target in PIXELS:
+        return _cifar(str(target), find(str(target), root), split)
+    return _named(target, _folder(target, root).split(split))
+
+
+def _folder(target: str | Path, root: Path | None) -> Folder:
     if target == "imagenet":
-        return find_imagenet(root).split(split)
-    if target in ARCHIVES:
-        folder = find(str(target), root)
-        if target == "stl10":
-            return _stl10(folder, split)
-        if target in ("cifar10", "cifar100"):
-            return _cifar(str(target), folder, split)
-        return _with_words(read_folder(folder, str(target)).split(split))
-    return read_folder(existing_folder(target)).split(split)
+        return find_imagenet(root)
+    return read_folder(find(str(target), root), str(target)) if target in ARCHIVES else read_folder(existing_folder(target))
 
 
 def existing_folder(target: str | Path) -> Path:
@@ -147,8 +156,11 @@ def find_imagenet(root: Path | None = None) -> Folder:
     )
 
 
-def _with_words(files: FileSet) -> FileSet:
-    return replace(files, classes=tuple(WORDS.get(name, name) for name in files.classes)) if files.classes else files
+def _named(target: str | Path, files: FileSet) -> FileSet:
+    """With words for the classes of a set that numbers them."""
+    if target not in ARCHIVES or files.classes is None:
+        return files
+    return replace(files, classes=tuple(WORDS.get(name, name) for name in files.classes))
 
 
 # --------------------------------------------------------------------------------------------------------------------- sets of pixels

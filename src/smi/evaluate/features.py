@@ -6,7 +6,7 @@ floor = pixels(store)     # what the images say without any encoder
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Literal
 
 import torch
@@ -151,7 +151,7 @@ def batches_of_features(
     batch_size: int = 256,
     device: Device = None,
     precision: Precision = "float32",
-) -> Iterator[tuple[Tensor, Tensor]]:
+) -> Generator[tuple[Tensor, Tensor], None, None]:
     """What `extract` gives, a batch at a time: h [N, F] on the encoder's device, and the index of the images it is of.
 
     The index differs from the order where a file could not be read, and another image stands for it.

@@ -22,10 +22,7 @@ PAPER, INK = (255, 255, 255), (60, 60, 60)
 
 
 def write_sheet(target: str, *, recipe: str | None, out: Path, root: Path | None, seed: int, rows: int) -> None:
-    if out.suffix.lower() != ".png":
-        raise UserError(f"the sheet is a PNG, so --out must end in .png, not {out.name!r}")
-    if not out.parent.is_dir():
-        raise UserError(f"there is no folder {out.parent}: make it, or choose another --out")
+    check_out(out)
     if recipe is None and target not in RECIPES:
         raise UserError(
             f"{target} has no recipe of its own: choose one with --recipe ({', '.join(RECIPES)}; also with -multicrop or -jigsaw)"
@@ -45,12 +42,22 @@ def write_sheet(target: str, *, recipe: str | None, out: Path, root: Path | None
     print(f"{out}: {len(images)} images of {target}, {draws} of the views of {views.policy.name} ({sizes} px)")
 
 
+def check_out(out: Path) -> None:
+    """Before anything is computed."""
+    if out.suffix.lower() != ".png":
+        raise UserError(f"the sheet is a PNG, so --out must end in .png, not {out.name!r}")
+    if not out.parent.is_dir():
+        raise UserError(f"there is no folder {out.parent}: make it, or choose another --out")
+    if out.is_dir():
+        raise UserError(f"{out} is a folder: choose another --out")
+
+
 def draw_sheet(images: Tensor, views: Views, num_draws: int, seed: int) -> Image.Image:
     """A row for each of uint8 [N, 3, H, W]: the image, then its draws."""
     chosen = views.policy
     zoom = -(-SMALLEST // max(view.size for view in chosen.views))
     tile = zoom * max(view.size for view in chosen.views)
-    tiles = [(0, [_picture(image, tile) for image in images])]  # where a column begins, and its pictures
+    tiles = [(0, [picture(image, tile) for image in images])]  # where a column begins, and its pictures
     labels = [(0, "image")]
     x = tile + GROUP_GAP
     for number in range(num_draws):
@@ -65,14 +72,14 @@ def draw_sheet(images: Tensor, views: Views, num_draws: int, seed: int) -> Image
         if len(chosen.views) > 2:
             labels.append((tiles[-len(chosen.views)][0], f"{len(chosen.views)} views"))
         x += GROUP_GAP - GAP
-    height = max([tile, *(picture.height for _, pictures in tiles for picture in pictures)])
+    height = max([tile, *(drawn.height for _, pictures in tiles for drawn in pictures)])
     sheet = Image.new("RGB", (x - GROUP_GAP, HEADER + len(images) * (height + GAP) - GAP), PAPER)
     pen, font = ImageDraw.Draw(sheet), ImageFont.load_default()
     for left, label in labels:
         pen.text((left + 1, 5), label, fill=INK, font=font)
     for left, pictures in tiles:
-        for row, picture in enumerate(pictures):
-            sheet.paste(picture, (left, HEADER + row * (height + GAP)))
+        for row, drawn in enumerate(pictures):
+            sheet.paste(drawn, (left, HEADER + row * (height + GAP)))
     return sheet
 
 
@@ -99,12 +106,12 @@ def _mosaic(patches: list[Tensor], grid: int, zoom: int) -> Image.Image:
     side = patches[0].shape[-1] * zoom
     mosaic = Image.new("RGB", (grid * (side + 1) - 1,) * 2, PAPER)
     for i, patch in enumerate(patches):
-        mosaic.paste(_picture(patch, side), (i % grid * (side + 1), i // grid * (side + 1)))
+        mosaic.paste(picture(patch, side), (i % grid * (side + 1), i // grid * (side + 1)))
     return mosaic
 
 
-def _picture(image: Tensor, side: int) -> Image.Image:
-    """Enlarged by a whole number pixels stay squares; else they are interpolated."""
-    picture = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
-    whole = side % picture.width == 0
-    return picture.resize((side, side), Image.Resampling.NEAREST if whole else Image.Resampling.BICUBIC)
+def picture(image: Tensor, side: int) -> Image.Image:
+    """Of uint8 [3, H, H]. Enlarged by a whole number pixels stay squares; else they are interpolated."""
+    found = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
+    whole = side % found.width == 0
+    return found.resize((side, side), Image.Resampling.NEAREST if whole else Image.Resampling.BICUBIC)
