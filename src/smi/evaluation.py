@@ -31,7 +31,7 @@ from smi.evaluate.fewshot import L2 as FEW_SHOT_L2
 from smi.machine import choose_device, describe_device, keep_memory, versions
 from smi.pretrained import WEIGHTS, Pretrained
 from smi.pretrained import load as load_encoder
-from smi.results import Result, Score, read_all, stamp, table, write
+from smi.results import Result, Score, read, read_all, stamp, table, write
 from smi.views import Policy
 from smi.views.policies import Triple
 
@@ -350,7 +350,9 @@ def _question(
         stack.callback(store.close)
         return store
 
-    train, test = read("train"), read("val")
+    train = read("train")
+    labels_of(train)  # before it is missed that there is nothing to test on
+    test = read("val")
     if images is not None:
         if images > len(train):
             raise UserError(f"--images asks for {images:,} labelled images, and {_called(data)} has {len(train):,}")
@@ -401,7 +403,7 @@ def _answers(subject: Subject, question: Question, protocols: Sequence[str], epo
             }
             notes = (*question.notes, *_fits(subject, question))
             known = Result(protocol, subject.name, subject.about, tuple(scores), sentence, notes, details, made)
-            write(home, known)
+            known = read(write(home, known))
         results.append(known)
     return results
 

@@ -62,7 +62,7 @@ def stamp(protocol: Mapping[str, Any]) -> str:
 
 def write(folder: Path, result: Result) -> Path:
     path = folder / FOLDER / result.file
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(result.plain(), indent=2) + "\n")
     return path
 

@@ -76,7 +76,7 @@ def labels_of(store: Store) -> Tensor:
     if store.labels is None:
         raise UserError(
             f"the split {store.split!r} of {store.name} has no labels, and an evaluation needs them: use the splits 'train' and 'val' "
-            "of a set whose images lie in one folder for each class"
+            "of a set whose images lie in a folder for each of two classes or more"
         )
     return store.labels
 
