@@ -5,7 +5,7 @@
     python benchmarks/knobs.py cifar10-small --chosen --root DIR  every method as the recipe has it; results/methods-cifar10-small.json
     python benchmarks/knobs.py cifar10-small --show               prints the table of that file again
 
-Knobs: four values for every method, all with the same budget and seed. A tenth of the training images is kept apart to judge by; the set's
+Knobs: four values for every method, all with the same budget and seed. A tenth of the training images (of few, three tenths) is kept apart to judge by; the set's
 own val or test images are not looked at. Chosen: kNN on those, after the last epoch. What is in the file already is not run again.
 """
 
@@ -32,7 +32,7 @@ KNOBS: dict[str, tuple[str, tuple[float, ...]]] = {
 }
 BUDGETS = {
     "cifar10-small": {"data.images": 3000, "epochs": 6},
-    "imagenette-small": {"data.images": 2700, "epochs": 6},
+    "imagenette-small": {"data.images": 1500, "epochs": 6, "data.validation": 0.3},
     "digits": {"epochs": 6},
 }
 CHOSEN = {"log.probe_images": 10000}
@@ -44,7 +44,7 @@ def run(recipe: str, chosen: bool, where: dict[str, Any], out: Path, only: list[
     import smi
 
     budget = CHOSEN if chosen else BUDGETS[recipe]
-    common = {**budget, "log.probe_every": 100} | ({} if chosen else {"data.validation": 0.1})
+    common = ({} if chosen else {"data.validation": 0.1}) | budget | {"log.probe_every": 100}
     results = json.loads(out.read_text()) if out.is_file() else {"untrained": untrained(recipe, common, where), "trials": {}}
     trials: list[tuple[str, str, dict[str, float]]] = []
     for method, (knob, values) in KNOBS.items():
