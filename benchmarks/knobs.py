@@ -36,7 +36,7 @@ BUDGETS = {
     "imagenette-small": {"data.images": 1500, "epochs": 6, "data.validation": 0.3},
     "digits": {"epochs": 6},
 }
-CHOSEN = {"log.probe_images": 10000}
+CHOSEN = {"data.images": 6000, "log.probe_images": 6000}
 
 
 def run(recipe: str, chosen: bool, where: dict[str, Any], out: Path, only: list[str], part: tuple[int, int]) -> None:
