@@ -31,9 +31,10 @@ def demo(out: Path, *, epochs: int | None = None) -> None:
     print(f"\n{time.perf_counter() - begun:.0f} s.")
     print(f"runs      {', '.join(str(run.folder) for run in runs.values())} (settings, metrics, checkpoints)")
     print(f"curves    {curves} (open it in a browser)")
-    print(f"encoder   {runs['SMI'].folder / 'encoder.safetensors'}; from Python: smi.Run({str(runs['SMI'].folder)!r}).encoder()")
+    print(f"encoder   {runs['SMI'].folder / 'encoder.safetensors'}; from Python: smi.load({str(runs['SMI'].folder)!r})")
     print("\nWhat to try next:")
     print(f"  smi doctor {runs['SMI'].folder}                      is it healthy, and how would one know")
+    print(f"  smi evaluate {runs['SMI'].folder} --floors           more of what it is good for, beside an untrained encoder")
     print("  smi pretrain --data ~/photos --out runs/mine      your own images, no labels needed")
     print("  smi methods                                       the other objectives")
 

@@ -379,4 +379,4 @@ def say_what_next(run: Run) -> None:
     if rank() != 0 or not run.finished:
         return
     print(f"done: {run.folder / 'encoder.safetensors'}, metrics in {run.folder / 'metrics.jsonl'}")
-    print(f"next: smi doctor {run.folder}")
+    print(f"next: smi doctor {run.folder}, smi evaluate {run.folder}")
