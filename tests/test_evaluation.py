@@ -18,7 +18,7 @@ from smi.cli import main
 from smi.data import load
 from smi.errors import UserError
 from smi.evaluate import extract_labelled, knn_accuracy
-from smi.evaluation import PROTOCOLS, evaluate
+from smi.evaluation import PROTOCOLS, evaluate, print_results, stored
 from smi.results import read_all
 
 TESTS = Path(__file__).parent
@@ -148,9 +148,10 @@ def test_two_runs_side_by_side(trained, tmp_path, capsys):
     rows = evaluate(runs, protocols=["knn"], floors=True)
     assert len(rows) == 4  # the untrained encoder and the pixels are the same for both
     assert len({result.stamp for _, results in rows for result in results}) == 1
+    print_results(rows)
     assert "not comparable" not in capsys.readouterr().out
     evaluate(runs[:1], protocols=["knn"], images=400)
-    evaluate(runs, protocols=["knn"], show=True)
+    print_results(stored(runs, protocols=["knn"]))
     assert "not comparable: knn (a) and knn (b)" in capsys.readouterr().out
 
 
@@ -168,7 +169,9 @@ def test_json_and_a_file_of_an_encoder(run, tmp_path):
 def test_another_set_than_the_one_pretrained_on(run, tmp_path, capsys):
     data = write_folder(tmp_path / "photos" / "train", ["ant", "bee", "cow"], 12)
     write_folder(tmp_path / "photos" / "val", ["ant", "bee", "cow"], 5, seed=1)
-    (_, (knn, few)) = evaluate([run], data=data.parent, protocols=["knn", "fewshot"])[0]
+    rows = evaluate([run], data=data.parent, protocols=["knn", "fewshot"])
+    (_, (knn, few)) = rows[0]
+    print_results(rows)
     assert knn.protocol["data"] == "photos"
     assert knn.protocol["classes"] == 3
     assert knn.scores[0].value > 0.5
@@ -179,7 +182,7 @@ def test_another_set_than_the_one_pretrained_on(run, tmp_path, capsys):
 def test_classes_that_differ_are_told(run, tmp_path, capsys):
     write_folder(tmp_path / "a" / "train", ["ant", "bee", "cow"], 8)
     write_folder(tmp_path / "a" / "val", ["bee", "cow", "dog"], 4, seed=1)
-    evaluate([run], data=tmp_path / "a", protocols=["knn", "linear-cached"])
+    print_results(evaluate([run], data=tmp_path / "a", protocols=["knn", "linear-cached"]))
     text = capsys.readouterr().out
     assert "dog: no training images, so 4 of the 12 test images cannot be told right" in text
     assert "ant: no test images" in text
@@ -194,7 +197,7 @@ def test_images_of_another_size_are_told(tmp_path, capsys):
     about = {"encoder": {"name": "homemade.Net"}, "image_size": 16, "mean": [0.5] * 3, "std": [0.25] * 3, "resolution": 16, "about": {}}
     encoder = smi.nn.create_encoder("homemade.Net", image_size=16)
     save_encoder(tmp_path / "encoder.safetensors", encoder.network.state_dict(), about)
-    evaluate([tmp_path / "encoder.safetensors"], data="digits", protocols=["knn"])
+    print_results(evaluate([tmp_path / "encoder.safetensors"], data="digits", protocols=["knn"]))
     assert "images of 8 pixels were made 16, which this encoder was pretrained with" in capsys.readouterr().out
     with pytest.raises(UserError, match="does not say what it was pretrained on"):
         evaluate([tmp_path / "encoder.safetensors"])

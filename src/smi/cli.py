@@ -216,22 +216,14 @@ def _add_evaluate(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
-    from smi.evaluation import evaluate
+    from smi.evaluation import evaluate, print_results, stored
 
-    evaluate(
-        arguments.sources,
-        data=arguments.data,
-        protocols=arguments.protocol,
-        floors=arguments.floors,
-        images=arguments.images,
-        epochs=arguments.epochs,
-        seed=arguments.seed,
-        show=arguments.show,
-        as_json=arguments.json,
-        root=arguments.root,
-        device=arguments.device,
-        num_workers=arguments.num_workers,
-    )
+    if arguments.show:
+        rows = stored(arguments.sources, protocols=arguments.protocol, data=arguments.data)
+    else:
+        names = ("data", "floors", "images", "epochs", "seed", "root", "device", "num_workers")
+        rows = evaluate(arguments.sources, protocols=arguments.protocol, **{name: getattr(arguments, name) for name in names})
+    print_results(rows, as_json=arguments.json)
 
 
 def _add_embed(commands: "argparse._SubParsersAction[Parser]") -> None:

@@ -265,41 +265,41 @@ def evaluate(
     images: int | None = None,
     epochs: int | None = None,
     seed: int = 0,
-    show: bool = False,
-    as_json: bool = False,
     root: str | Path | None = None,
     device: str | None = None,
     num_workers: int | None = None,
 ) -> Rows:
-    """A row of results for each run or file of an encoder and, with `floors`, for what it must beat. Prints them as a table.
+    """A row of results for each run or file of an encoder and, with `floors`, for what it must beat; each also a file in the run.
 
     data: labelled images; None: what each was pretrained on. images: so many of the training images, drawn from the seed. A result that
-    is there already, of the same weights under the same protocol, is not computed again. show: only print those that are there.
+    is there already, of the same weights under the same protocol, is not computed again.
     """
-    chosen = _chosen(protocols)
-    if show:
-        rows = [(str(source), _stored(source, protocols and chosen, data)) for source in sources]
-    else:
-        place = choose_device(device)
-        if place.type == "cpu":
-            keep_memory()
-        rows = []
-        with ExitStack() as stack:
-            for source in sources:
-                encoder = load_encoder(source).to(place)
-                about = encoder.about
-                asked_data = data or about.get("data")
-                if asked_data is None:
-                    raise UserError(f"{source} does not say what it was pretrained on: name labelled images with --data")
-                question = _question(str(asked_data), encoder, root or about.get("root"), num_workers, images, seed, stack)
-                for name, subject in _subjects(str(source), encoder, question, floors):
-                    rows.append((name, _answers(subject, question, chosen, epochs, _home(encoder.source))))
-    rows = [row for i, row in enumerate(rows) if row not in rows[:i]]  # floors are the same for every run
+    chosen, place = _chosen(protocols), choose_device(device)
+    if place.type == "cpu":
+        keep_memory()
+    rows: Rows = []
+    with ExitStack() as stack:
+        for source in sources:
+            encoder = load_encoder(source).to(place)
+            asked = data or encoder.about.get("data")
+            if asked is None:
+                raise UserError(f"{source} does not say what it was pretrained on: name labelled images with --data")
+            question = _question(str(asked), encoder, root or encoder.about.get("root"), num_workers, images, seed, stack)
+            for name, subject in _subjects(str(source), encoder, question, floors):
+                rows.append((name, _answers(subject, question, chosen, epochs, _home(encoder.source))))
+    return [row for i, row in enumerate(rows) if row not in rows[:i]]  # floors are the same for every run
+
+
+def stored(sources: Sequence[str | Path], *, protocols: Sequence[str] | None = None, data: str | Path | None = None) -> Rows:
+    """The results there are, of encoders and not of floors."""
+    return [(str(source), _stored(source, protocols and _chosen(protocols), data)) for source in sources]
+
+
+def print_results(rows: Rows, *, as_json: bool = False) -> None:
     if as_json:
         print(json.dumps([{"source": name, **result.plain()} for name, results in rows for result in results], indent=2))
     else:
         print(table(rows))
-    return rows
 
 
 def _chosen(protocols: Sequence[str] | None) -> list[str]:
