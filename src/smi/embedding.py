@@ -148,7 +148,8 @@ class AllImages:
     """
 
     def __init__(self, data: str | Path, encoder: Pretrained, *, root: str | Path | None = None, num_workers: int | None = None):
-        self._sets = everything(data, None if root is None else Path(root))
+        root = root or encoder.about.get("root")  # where the run's own set lies
+        self._sets = everything(data, Path(root) if root else None)
         self._stores = [
             open_store(
                 images,

@@ -397,7 +397,7 @@ def _images(encoder: Pretrained, data: str | Path | None, root: str | Path | Non
     source = data if data is not None else encoder.about.get("data")
     if source is not None:
         try:
-            return _some_of(source, encoder.resolution, root), str(source)
+            return _some_of(source, encoder.resolution, root or encoder.about.get("root")), str(source)
         except UserError:
             if data is not None:
                 raise
