@@ -62,7 +62,7 @@ def test_numbers_of_different_protocols_do_not_and_the_table_says_why():
     assert "kNN (a)" in lines[0]
     assert "kNN (b)" in lines[0]
     assert [line.split() for line in lines[2:4]] == [["a", "50.0%", "-"], ["b", "-", "62.5%"]]
-    assert "not comparable: knn (a) and knn (b) (k 20 and 10, train images 500 and 501)" in text
+    assert "not comparable: knn (a) and knn (b) (k 20 and 10, train.images 500 and 501)" in text
 
 
 def test_intervals_and_notes():

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from smi.checkpoint import write_text
+from smi.config import flat
 from smi.errors import UserError
 from smi.tables import align
 
@@ -123,14 +124,6 @@ def _differences(protocols: Mapping[str, Result], letters: Mapping[str, str]) ->
             kinds[name] = key, result
             continue
         first, other = kinds[name]
-        old, new = dict(_flat(other.protocol)), dict(_flat(result.protocol))
+        old, new = dict(flat(other.protocol)), dict(flat(result.protocol))
         differs = [f"{k} {old.get(k, 'not said')} and {new.get(k, 'not said')}" for k in {**old, **new} if old.get(k) != new.get(k)]
         yield f"{name}{letters[first]} and {name}{letters[key]} ({', '.join(differs)})"
-
-
-def _flat(protocol: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in protocol.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key} ")
-        else:
-            yield f"{prefix}{key}", value

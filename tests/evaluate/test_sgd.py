@@ -10,7 +10,8 @@ from smi.data.store import ArrayStore
 from smi.errors import UserError
 from smi.evaluate import extract_labelled, fine_tune, light, linear_accuracy, train_linear
 from smi.evaluate.finetune import FEWEST_STEPS, some_of_each
-from smi.evaluate.sgd import BATCH, LRS, MOMENTUM, WEIGHT_DECAY, _Heads, _smallest_good, choose_lr
+from smi.evaluate.linear import good_ones
+from smi.evaluate.sgd import BATCH, LRS, MOMENTUM, WEIGHT_DECAY, _Heads, choose_lr
 
 UNIT = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
 
@@ -121,9 +122,10 @@ def test_learning_rates_are_judged_on_training_images_alone():
     assert "peak learning rate 0.5," in given.protocol
 
 
-def test_the_smallest_good_rate():
-    assert _smallest_good([(0.1, 0.70), (1.0, 0.90), (3.0, 0.901)], 1000) == 1.0
-    assert _smallest_good([(0.1, 0.70), (1.0, 0.80), (3.0, 0.90)], 1000) == 3.0
+def test_what_counts_as_good():
+    assert good_ones([(0.1, 0.70), (1.0, 0.90), (3.0, 0.901)], 1000) == [1.0, 3.0]
+    assert good_ones([(0.1, 0.70), (1.0, 0.80), (3.0, 0.90)], 1000) == [3.0]
+    assert good_ones([(0.5, float("nan"))], 1000) == [0.5]
     with pytest.raises(UserError, match="too few"):
         choose_lr(
             nn.Flatten(), colours(2, 2), policy("other", 4), torch.rand(2, 48), lrs=LRS, epochs=1, batch_size=2, num_classes=2, seed=0

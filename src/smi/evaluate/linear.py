@@ -90,7 +90,7 @@ def linear_accuracy(
     """Choose the strength, fit on all training rows, and only then look at the test rows."""
     num_classes = check(features, labels, test_features, test_labels, num_classes=num_classes)
     validation = choose_l2(features, labels, grid=grid, num_classes=num_classes, seed=seed)
-    l2 = _strongest_good(validation, len(labels) // VALIDATION)
+    l2 = max(good_ones(validation, len(labels) // VALIDATION))  # weaker ones overfit
     classifier = fit_linear(features, labels, l2=l2, num_classes=num_classes)
     top1, top5 = top_k(classifier.scores(test_features), test_labels)
     return LinearResult(top1, top5, l2, validation, classifier, len(features), len(test_features))
@@ -116,13 +116,11 @@ def choose_l2(
     return tuple(tried)
 
 
-def _strongest_good(tried: Sequence[tuple[float, float]], num_judges: int) -> float:
-    """The strongest within half a standard error of the best: a few hundred rows cannot tell those apart, and weaker ones overfit."""
-    if len(tried) == 1:
-        return tried[0][0]
-    best = max(top1 for _, top1 in tried)
+def good_ones(tried: Sequence[tuple[float, float]], num_judges: int) -> list[float]:
+    """Of (setting, accuracy) the settings within half a standard error of the best: a few hundred rows cannot tell those apart."""
+    best = max(accuracy for _, accuracy in tried)
     margin = (best * (1 - best) / max(1, num_judges)) ** 0.5 / 2
-    return max(l2 for l2, top1 in tried if top1 >= best - margin)
+    return [setting for setting, accuracy in tried if accuracy >= best - margin or len(tried) == 1]
 
 
 def split(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from smi.data.store import Store
 from smi.data.subset import Subset
 from smi.errors import UserError
 from smi.evaluate.features import evaluation_mode, labels_of
-from smi.evaluate.linear import VALIDATION, split
+from smi.evaluate.linear import VALIDATION, good_ones, split
 from smi.evaluate.scores import check, top_k
 from smi.optim import cosine
 from smi.views import RECIPES, Policy, Views
@@ -94,7 +94,7 @@ def train_linear(
     """
     num_classes = check(features, labels, test_features, test_labels, num_classes=num_classes)
     tried = choose_lr(encoder, train, policy, features, lrs=lrs, epochs=epochs, batch_size=batch_size, num_classes=num_classes, seed=seed)
-    lr = _smallest_good(tried, len(labels) // VALIDATION)
+    lr = min(good_ones(tried, len(labels) // VALIDATION))  # larger ones are rougher
     heads = _Heads(features.shape[1], num_classes, [lr], _device(encoder))
     test_h, test_y = test_features.to(heads.weight), test_labels.to(heads.weight.device)
     curves: list[Epoch] = []
@@ -153,15 +153,6 @@ def _train(
             if (step + 1) % batches.steps_per_epoch == 0:
                 yield losses, right
                 losses, right = [], []
-
-
-def _smallest_good(tried: Sequence[tuple[float, float]], num_judges: int) -> float:
-    """The smallest within half a standard error of the best: a few hundred images cannot tell those apart, and larger ones are rougher."""
-    if len(tried) == 1:
-        return tried[0][0]
-    best = max(top1 for _, top1 in tried)
-    margin = (best * (1 - best) / max(1, num_judges)) ** 0.5 / 2
-    return min(lr for lr, top1 in tried if top1 >= best - margin)
 
 
 def _device(encoder: nn.Module) -> torch.device:
