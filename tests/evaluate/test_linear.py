@@ -101,7 +101,7 @@ def test_the_strength_is_chosen_on_training_rows_alone(clusters):
     assert "300 training images" in result.protocol
     given = linear_accuracy(features, labels, test, truth, grid=[1e-2])
     assert given.l2 == 1e-2
-    assert "(given)" in given.protocol
+    assert "l2 = 0.01," in given.protocol
 
 
 def test_the_split_has_all_classes_in_both_parts(clusters):

@@ -24,7 +24,7 @@ from smi.views import Policy, Views
 SHARES = (0.01, 0.1, 1.0)
 EPOCHS = 20
 FEWEST_STEPS = 300  # a hundredth of a small set is a batch or two
-LOOKS = 20  # at the test images, for the curve: each costs a pass over them
+LOOKS = 10  # at the test images, for the curve: each costs a pass over them
 LR, WEIGHT_DECAY = 1e-3, 1e-2
 
 
