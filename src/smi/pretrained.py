@@ -141,7 +141,9 @@ def _of_run(run: Run) -> Pretrained:
         mean=mean,
         std=std,
         source=run.folder,
-        about=about | {"step": state["step"], "epoch": run.epoch(state["step"]), "root": run.about.get("root")},
+        about=about
+        | {"step": state["step"], "epoch": run.epoch(state["step"])}
+        | ({"root": run.about["root"]} if run.about.get("root") else {}),
     )
 
 
