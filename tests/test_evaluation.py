@@ -80,7 +80,7 @@ def test_the_command_writes_results_and_prints_their_table(run):
     done = command(run, "--floors")
     assert done.returncode == 0, done.stderr
     rows = [line.split("  ")[0] for line in done.stdout.splitlines()[2:5]]
-    assert rows == [str(run), "untrained homemade.Net, seed 0", "raw pixels, 8 × 8"]
+    assert rows == [f"{run}, epoch 1", "untrained homemade.Net, seed 0", "raw pixels, 8 × 8"]
     for word in ("kNN", "linear-cached", "linear-cached top-5", "1 label", "10 labels", "vote of the 20 nearest of 1,614"):
         assert word in done.stdout
     results = read_all(run)
@@ -88,7 +88,7 @@ def test_the_command_writes_results_and_prints_their_table(run):
     for result in results:
         assert result.protocol["data"] == "digits"
         assert result.protocol["train"]["images"] == 1614
-        assert result.protocol["test"] == {"split": "val", "images": 183, "labels": result.protocol["test"]["labels"]}
+        assert result.protocol["test"] == {"split": "val", "images": 183, "which": result.protocol["test"]["which"]}
         assert result.made["date"]
     ours = next(r for r in results if r.subject == "encoder" and r.protocol["name"] == "knn")
     assert ours.encoder["method"] == "SMI"
@@ -98,6 +98,7 @@ def test_the_command_writes_results_and_prints_their_table(run):
     assert again.returncode == 0, again.stderr
     assert f"{ours.scores[0].value:.1%}" in again.stdout
     assert "raw pixels" not in again.stdout
+    assert "raw pixels" in command(run, "--show", "--floors").stdout
 
 
 def test_numbers_are_those_of_the_parts(run):
@@ -141,10 +142,14 @@ def test_what_is_known_is_not_computed_again_until_the_weights_change(run, monke
     torch.save(state, run / "checkpoints" / "last.pt")
     evaluate([run], protocols=["knn"])
     assert len(asked) == 2
+    (old, new) = stored([run], protocols=["knn"], data="digits")  # both are kept, and stand in rows of their own
+    assert len(old[1]) + len(new[1]) == 3
 
 
-def test_two_runs_side_by_side(trained, tmp_path, capsys):
+def test_two_runs_side_by_side(trained, tmp_path, capsys, monkeypatch):
     runs = [copy_of(folder, tmp_path / folder.name) for folder in trained]
+    seconds = iter(range(100))
+    monkeypatch.setattr("smi.evaluation.time.perf_counter", lambda: next(seconds) ** 2)  # no two take as long
     rows = evaluate(runs, protocols=["knn"], floors=True)
     assert len(rows) == 4  # the untrained encoder and the pixels are the same for both
     assert len({result.stamp for _, results in rows for result in results}) == 1
@@ -162,7 +167,7 @@ def test_json_and_a_file_of_an_encoder(run, tmp_path):
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)
     assert found["encoder"]["method"] == "SMI"
-    assert (tmp_path / "mine" / "eval").is_dir()
+    assert (tmp_path / "mine-results" / "eval").is_dir()
     assert found["scores"][0]["value"] == evaluate([run], protocols=["knn"])[0][1][0].scores[0].value
 
 
@@ -172,7 +177,7 @@ def test_another_set_than_the_one_pretrained_on(run, tmp_path, capsys):
     rows = evaluate([run], data=data.parent, protocols=["knn", "fewshot"])
     (_, (knn, few)) = rows[0]
     print_results(rows)
-    assert knn.protocol["data"] == "photos"
+    assert knn.protocol["data"] == "photos/"
     assert knn.protocol["classes"] == 3
     assert knn.scores[0].value > 0.5
     assert [score.name for score in few.scores] == ["1 label", "5 labels", "10 labels"]
@@ -188,8 +193,56 @@ def test_classes_that_differ_are_told(run, tmp_path, capsys):
     assert "ant: no test images" in text
     write_folder(tmp_path / "b" / "train", ["ant", "bee"], 4)
     write_folder(tmp_path / "b" / "val", ["cow", "dog"], 4)
-    with pytest.raises(UserError, match="no class of b's training images"):
+    with pytest.raises(UserError, match="no class of b/'s training images"):
         evaluate([run], data=tmp_path / "b")
+
+
+def test_one_class_to_test_on_has_its_label(run, tmp_path, capsys):
+    write_folder(tmp_path / "a" / "train", ["ant", "bee", "cow"], 8)
+    write_folder(tmp_path / "a" / "val", ["bee"], 4, seed=1)
+    print_results(evaluate([run], data=tmp_path / "a", protocols=["knn"]))
+    assert "ant, cow: no test images" in capsys.readouterr().out
+
+
+def test_other_images_under_the_same_names_are_another_protocol(run, tmp_path):
+    """Folders of one name, with as many images of as many classes, and files of the same size."""
+    for place, spread in (("x", 1), ("y", 2)):
+        for split in ("train", "val"):
+            write_folder(tmp_path / place / "photos" / split, ["ant", "bee", "cow"], 6, seed=spread)
+    found = [evaluate([run], data=tmp_path / place / "photos", protocols=["knn"])[0][1][0] for place in ("x", "y")]
+    assert found[0].protocol["data"] == found[1].protocol["data"]
+    assert found[0].stamp != found[1].stamp
+
+
+def test_stamps_differ_only_where_something_does(run, tmp_path):
+    """A seed that nothing is drawn with changes nothing, and neither does how a folder with a broken file is read."""
+    one, other = (evaluate([run], protocols=["knn", "fewshot"], seed=seed)[0][1] for seed in (0, 1))
+    assert one[0].stamp == other[0].stamp
+    assert one[1].stamp != other[1].stamp
+    data = write_folder(tmp_path / "photos" / "train", ["ant", "bee", "cow"], 12).parent
+    write_folder(data / "val", ["ant", "bee", "cow"], 5, seed=1)
+    (data / "train" / "bee" / "0.png").write_bytes(b"no image")
+    cached = evaluate([run], data=data, protocols=["knn"])[0][1][0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("smi.evaluation.load", lambda *words, **more: load(*words, **more, largest_cache=0))
+        streamed = evaluate([run], data=data, protocols=["knn"])[0][1][0]
+    assert cached == streamed  # found again under its stamp
+    assert "1 files could not be read" in " ".join(cached.notes)
+
+
+def test_few_images_have_an_answer(run, tmp_path):
+    write_folder(tmp_path / "few" / "train", ["ant", "bee"], 1)
+    write_folder(tmp_path / "few" / "val", ["ant", "bee"], 2, seed=1)
+    (_, (knn, linear, few)) = evaluate([run], data=tmp_path / "few")[0]
+    assert knn.protocol["k"] == 2
+    assert linear.protocol["l2 from"] == [1e-3]
+    assert few.protocol["labels of each class"] == [1]
+
+
+def test_all_sources_are_looked_at_before_any_is_evaluated(run, tmp_path):
+    with pytest.raises(UserError, match="there is no run or encoder"):
+        evaluate([run, tmp_path / "typo"], protocols=["knn"])
+    assert not (run / "eval").exists()
 
 
 def test_images_of_another_size_are_told(tmp_path, capsys):
@@ -212,7 +265,7 @@ def test_mistakes_are_sentences(run, tmp_path, monkeypatch, capsys):
     expected = {
         ("nowhere",): "there is no run or encoder nowhere",
         (run, "--data", flat): "has no labels",
-        (run, "--data", tmp_path / "one"): "a folder for each of two classes or more",
+        (run, "--data", tmp_path / "one"): "of one class (ant)",
         (run, "--images", "1"): "of one class",
         (run, "--data", "cifra10"): "did you mean cifar10",
         (run, "--protocol", "lineer"): "did you mean linear?",

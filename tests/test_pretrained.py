@@ -211,3 +211,23 @@ def test_what_is_not_there_is_a_sentence(run, tmp_path):
     (tmp_path / "begun" / "config.yaml").write_text("method: {name: SMI}\n")
     with pytest.raises(UserError, match="is damaged: it does not say 'views'"):
         smi.load(tmp_path / "begun")
+
+
+def test_a_file_of_weights_runs_nothing(tmp_path: Path) -> None:
+    """Its header may name a class of networks, and nothing else that could be called."""
+    for settings in ({"name": "os.mkdir", "path": str(tmp_path / "ran")}, {"name": "pathlib.Path", "self": "x"}):
+        save_encoder(tmp_path / "evil.safetensors", {"weight": torch.zeros(1)}, HEADER | {"encoder": settings})
+        with pytest.raises(UserError, match="no class of networks"):
+            smi.load(tmp_path / "evil.safetensors")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_where_named_sets_lie_does_not_leave_with_the_encoder(run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
+    about = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(about | {"root": "/home/someone/secret"}))
+    encoder = smi.load(folder)
+    assert encoder.root == "/home/someone/secret"
+    assert "secret" not in json.dumps([encoder.about, encoder.origin()])
+    encoder.about["data"] = "/home/someone/secret"
+    assert "secret" not in json.dumps(encoder.origin())

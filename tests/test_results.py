@@ -9,9 +9,9 @@ from smi.results import Result, Score, read, read_all, stamp, table, write
 PROTOCOL = {"name": "knn", "data": "cifar10", "k": 20, "train": {"split": "train", "images": 500}}
 
 
-def result(top1=0.5, subject="encoder", notes=(), **protocol):
+def result(top1=0.5, subject="encoder", notes=(), digest="abc", **protocol):
     return Result(
-        PROTOCOL | protocol, subject, {"digest": "abc"}, (Score("kNN", top1),), "a vote", tuple(notes), {"top5": 0.9}, {"date": "d"}
+        PROTOCOL | protocol, subject, {"digest": digest}, (Score("kNN", top1),), "a vote", tuple(notes), {"top5": 0.9}, {"date": "d"}
     )
 
 
@@ -32,9 +32,15 @@ def test_the_stamp_is_over_all_of_the_protocol_and_nothing_else():
 
 def test_files_of_different_protocols_and_subjects_do_not_meet(tmp_path):
     every = [result(), result(k=10), result(subject="raw pixels"), result(subject="untrained encoder"), result(data="../../photos of ü")]
+    every += [result(digest="other weights"), result(data="x" * 300)]
     paths = {write(tmp_path, one) for one in every}
-    assert len(paths) == 5
+    assert len(paths) == 7
     assert {path.parent for path in paths} == {tmp_path / "eval"}
+
+
+def test_what_is_no_number_is_null(tmp_path):
+    path = write(tmp_path, dataclasses.replace(result(), details={"curves": [{"test_loss": float("nan"), "test_top1": 0.1}]}))
+    assert read(path).details == {"curves": [{"test_loss": None, "test_top1": 0.1}]}
 
 
 def test_what_was_changed_by_hand_is_refused(tmp_path):

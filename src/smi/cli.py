@@ -219,7 +219,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     from smi.evaluation import evaluate, print_results, stored
 
     if arguments.show:
-        rows = stored(arguments.sources, protocols=arguments.protocol, data=arguments.data)
+        rows = stored(arguments.sources, protocols=arguments.protocol, data=arguments.data, floors=arguments.floors)
     else:
         names = ("data", "floors", "images", "epochs", "seed", "root", "device", "num_workers")
         rows = evaluate(arguments.sources, protocols=arguments.protocol, **{name: getattr(arguments, name) for name in names})

@@ -148,7 +148,7 @@ class AllImages:
     """
 
     def __init__(self, data: str | Path, encoder: Pretrained, *, root: str | Path | None = None, num_workers: int | None = None):
-        root = root or encoder.about.get("root")  # where the run's own set lies
+        root = root or encoder.root  # where the run's own set lies
         self._sets = everything(data, Path(root) if root else None)
         self._stores = [
             open_store(
@@ -293,8 +293,7 @@ def _about(images: AllImages, encoder: Pretrained) -> str:
     """What made the features, as JSON."""
     about = {
         "encoder": encoder.digest(),
-        "source": str(encoder.source),
-        "trained": encoder.about,
+        "trained": encoder.origin(),
         "image_size": encoder.image_size,
         "resolution": encoder.resolution,
         "mean": encoder.mean,

@@ -1,5 +1,6 @@
 """What `smi evaluate` does: a run's encoder, its untrained twin and raw pixels, under some protocols, on labelled images."""
 
+import contextlib
 import dataclasses
 import datetime
 import difflib
@@ -7,7 +8,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,9 +20,10 @@ from torch import Tensor, nn
 
 from smi.data import NAMES, Store, load
 from smi.data.batches import derive
-from smi.data.places import expand
+from smi.data.folders import FileSet
+from smi.data.places import disk_errors, expand
 from smi.data.progress import Progress
-from smi.data.sources import ArraySet, resolve
+from smi.data.sources import ImageSet, resolve
 from smi.data.subset import Subset
 from smi.errors import UserError
 from smi.evaluate import Epoch, extract_labelled, few_shot, fine_tune, finetune, knn_accuracy, light, linear_accuracy, sgd, train_linear
@@ -31,12 +33,14 @@ from smi.evaluate.fewshot import L2 as FEW_SHOT_L2
 from smi.machine import choose_device, describe_device, keep_memory, versions
 from smi.pretrained import WEIGHTS, Pretrained
 from smi.pretrained import load as load_encoder
-from smi.results import Result, Score, read, read_all, stamp, table, write
+from smi.results import FOLDER, Result, Score, path_of, read, read_all, table, write
 from smi.views import Policy
 from smi.views.policies import Triple
 
 SHOTS, DRAWS = (1, 5, 10), 20
 K, TEMPERATURE = 20, 0.07
+SUBJECTS = TRAINED, UNTRAINED, RAW = "encoder", "untrained encoder", "raw pixels"
+LOOKED_INTO = 64  # images of a split, to tell them from others of the same names
 PATIENCE = 30  # seconds between lines about what takes minutes
 
 
@@ -44,7 +48,7 @@ PATIENCE = 30  # seconds between lines about what takes minutes
 class Subject:
     """What is evaluated, and what its input must look like."""
 
-    name: str  # "encoder", "untrained encoder" or "raw pixels"
+    name: str  # one of SUBJECTS
     network: nn.Module
     size: int
     mean: Triple
@@ -56,11 +60,13 @@ class Subject:
 class Question:
     """Labelled images of two splits, and what of them every protocol takes down."""
 
-    def __init__(self, data: str, train: Store, test: Store, *, seed: int):
+    def __init__(self, data: str, train: Store, test: Store, *, images: dict[str, dict[str, Any]], seed: int):
+        """data: a set's name, or a folder's with a slash behind it. images: what is known of those of "train" and "test"."""
         self.data, self.train, self.test, self.seed = data, train, test, seed
         labels, test_labels = labels_of(train), labels_of(test)
         self.classes = train.classes or test.classes
         self.num_classes = len(self.classes) if self.classes else int(max(labels.max(), test_labels.max())) + 1
+        self.protocol = {"data": data, "classes": self.num_classes, **images}  # the same for whatever is asked of them
         self.notes = list(self._look(sorted(set(labels.tolist())), sorted(set(test_labels.tolist())), test_labels))
 
     def _look(self, trained: list[int], tested: list[int], test_labels: Tensor) -> Sequence[str]:
@@ -88,17 +94,6 @@ class Question:
         if self.num_classes <= 5:
             notes.append(f"{self.num_classes} classes: top-5 would say nothing")
         return notes
-
-    @cached_property
-    def protocol(self) -> dict[str, Any]:
-        """The same for every protocol: which images, and how many."""
-
-        def part(store: Store) -> dict[str, Any]:
-            labels = labels_of(store)
-            fingerprint = hashlib.sha256(labels.numpy().tobytes() + json.dumps(self.classes).encode()).hexdigest()[:8]
-            return {"split": store.split, "images": len(store), "labels": fingerprint}
-
-        return {"data": self.data, "classes": self.num_classes, "train": part(self.train), "test": part(self.test), "seed": self.seed}
 
 
 class Features:
@@ -142,7 +137,7 @@ Answer = tuple[list[Score], str, dict[str, Any]]  # scores, the protocol in word
 
 
 def _knn_rule(asked: Asked) -> Rule:
-    return {"k": K, "temperature": TEMPERATURE, "similarity": "cosine"}
+    return {"k": min(K, len(asked.question.train)), "temperature": TEMPERATURE, "similarity": "cosine"}
 
 
 def _knn(asked: Asked) -> Answer:
@@ -151,18 +146,25 @@ def _knn(asked: Asked) -> Answer:
 
 
 def _linear_cached_rule(asked: Asked) -> Rule:
-    return {"l2 from": list(cached.GRID), "l2 by": "the strongest good one on a fifth of the training images"}
+    by = {"l2 by": "the strongest good one on a fifth of the training images", "seed": asked.question.seed}
+    return {"l2 from": _grid(cached.GRID, asked), **by}
+
+
+def _grid(values: Sequence[float], asked: Asked) -> list[float]:
+    """What to choose from; of images too few to judge by, the one in the middle."""
+    return list(values) if len(asked.question.train) >= 2 * cached.VALIDATION else [values[len(values) // 2]]
 
 
 def _linear_cached(asked: Asked) -> Answer:
-    found = linear_accuracy(*asked.rows, num_classes=asked.question.num_classes, seed=asked.question.seed)
+    grid = _grid(cached.GRID, asked)
+    found = linear_accuracy(*asked.rows, grid=grid, num_classes=asked.question.num_classes, seed=asked.question.seed)
     details = {"l2": found.l2, "validation": found.validation, "converged": found.classifier.converged}
     return _tops("linear-cached", found.top1, found.top5), found.protocol, details
 
 
 def _few_shot_rule(asked: Asked) -> Rule:
     most = int(labels_of(asked.question.train).bincount().max())
-    return {"labels of each class": [n for n in SHOTS if n <= most], "draws": DRAWS, "l2": FEW_SHOT_L2}
+    return {"labels of each class": [n for n in SHOTS if n <= most], "draws": DRAWS, "l2": FEW_SHOT_L2, "seed": asked.question.seed}
 
 
 def _few_shot(asked: Asked) -> Answer:
@@ -181,8 +183,9 @@ def _linear_rule(asked: Asked) -> Rule:
         "epochs": asked.epochs or sgd.EPOCHS,
         "batch": sgd.BATCH,
         "optimizer": f"SGD, momentum {sgd.MOMENTUM:g}, weight decay {sgd.WEIGHT_DECAY:g}, cosine",
-        "lr from": list(sgd.LRS),
-        "lr by": "the smallest good one on a fifth of the training images, in a tenth of the epochs",
+        "lr from": _grid(sgd.LRS, asked),
+        "lr by": "the smallest good one on a fifth of the training images, in a tenth of the epochs (3 at least)",
+        "seed": asked.question.seed,
         "augmentation": _augmentation(asked.policy),
         "epoch reported": "last",
     }
@@ -195,6 +198,7 @@ def _linear(asked: Asked) -> Answer:
         asked.question.train,
         asked.policy,
         *asked.rows,
+        lrs=_grid(sgd.LRS, asked),
         epochs=epochs,
         num_classes=asked.question.num_classes,
         seed=asked.question.seed,
@@ -207,6 +211,7 @@ def _linear(asked: Asked) -> Answer:
 def _fine_tune_rule(asked: Asked) -> Rule:
     return {
         "shares of the labels": list(finetune.SHARES),
+        "seed": asked.question.seed,
         "epochs": asked.epochs or finetune.EPOCHS,
         "steps, at least": finetune.FEWEST_STEPS,
         "batch": sgd.BATCH,
@@ -277,22 +282,56 @@ def evaluate(
     chosen, place = _chosen(protocols), choose_device(device)
     if place.type == "cpu":
         keep_memory()
-    rows: Rows = []
+    encoders = [load_encoder(source) for source in sources]  # a name that is wrong says so before anything is computed
+    rows: dict[tuple[str, str], list[Result]] = {}  # floors are the same for every run
     with ExitStack() as stack:
-        for source in sources:
-            encoder = load_encoder(source).to(place)
+        for source, encoder in zip(sources, encoders, strict=True):
             asked = data or encoder.about.get("data")
             if asked is None:
                 raise UserError(f"{source} does not say what it was pretrained on: name labelled images with --data")
-            question = _question(str(asked), encoder, root or encoder.about.get("root"), num_workers, images, seed, stack)
-            for name, subject in _subjects(str(source), encoder, question, floors):
-                rows.append((name, _answers(subject, question, chosen, epochs, _home(encoder.source))))
-    return [row for i, row in enumerate(rows) if row not in rows[:i]]  # floors are the same for every run
+            question = _question(str(asked), encoder, root or encoder.root, num_workers, images, seed, stack)
+            home = _home(encoder.source)
+            with disk_errors(f"writing results into {home}"):  # which else would fail behind hours of work
+                (home / FOLDER).mkdir(parents=True, exist_ok=True)
+            for name, subject in _subjects(str(source), encoder.to(place), question, floors):
+                key = name, subject.about["digest"]
+                rows[key] = rows.get(key) or _answers(subject, question, chosen, epochs, home)
+            encoder.to("cpu")
+    return [(name, results) for (name, _), results in rows.items()]
 
 
-def stored(sources: Sequence[str | Path], *, protocols: Sequence[str] | None = None, data: str | Path | None = None) -> Rows:
-    """The results there are, of encoders and not of floors."""
-    return [(str(source), _stored(source, protocols and _chosen(protocols), data)) for source in sources]
+def stored(
+    sources: Sequence[str | Path], *, protocols: Sequence[str] | None = None, data: str | Path | None = None, floors: bool = False
+) -> Rows:
+    """The results there are: a row for each state of an encoder and, with `floors`, for what it must beat."""
+    chosen = _chosen(protocols) if protocols else list(PROTOCOLS)
+    rows: dict[tuple[str, str], list[Result]] = {}
+    for source in sources:
+        path = expand(source)
+        if not path.exists():
+            raise UserError(f"there is no run or encoder {path}")
+        found = [
+            result
+            for result in read_all(_home(path))
+            if result.protocol["name"] in chosen
+            and (data is None or result.protocol["data"] == _called(data))
+            and (floors or result.subject == "encoder")
+        ]
+        if not found:
+            raise UserError(f"{path} has no such results yet: `smi evaluate {path}` makes some")
+        order = sorted(found, key=lambda r: (SUBJECTS.index(r.subject), r.encoder.get("epoch") or 0, chosen.index(r.protocol["name"])))
+        for result in order:
+            rows.setdefault((_row(str(source), result.subject, result.encoder), result.encoder["digest"]), []).append(result)
+    return [(name, results) for (name, _), results in rows.items()]
+
+
+def _row(source: str, subject: str, about: Mapping[str, Any]) -> str:
+    """What a row of the table is called."""
+    if subject == RAW:
+        return f"raw pixels, {about['size']} × {about['size']}"
+    if subject == UNTRAINED:
+        return f"untrained {about['network']}, seed {about['seed']}"
+    return f"{source}, epoch {about['epoch']:g}" if about.get("epoch") is not None else source
 
 
 def print_results(rows: Rows, *, as_json: bool = False) -> None:
@@ -314,85 +353,85 @@ def _chosen(protocols: Sequence[str] | None) -> list[str]:
 
 
 def _home(source: Path) -> Path:
-    """Where results go: into the run or the export; for a file of any other name into a folder of that name beside it."""
+    """Where results go: into the run or the export; for a file of any other name into a folder beside it."""
     if source.is_dir():
         return source
-    return source.parent if source.name in WEIGHTS else source.with_suffix("")
-
-
-def _stored(source: str | Path, protocols: Sequence[str] | None, data: str | Path | None) -> list[Result]:
-    path = expand(source)
-    if not path.exists():
-        raise UserError(f"there is no run or encoder {path}")
-    found = [
-        result
-        for result in read_all(_home(path))
-        if result.subject == "encoder"
-        and (not protocols or result.protocol["name"] in protocols)
-        and (data is None or result.protocol["data"] == _called(data))
-    ]
-    if not found:
-        raise UserError(f"{path} has no such results yet: `smi evaluate {path}` makes some")
-    return sorted(found, key=lambda r: list(PROTOCOLS).index(r.protocol["name"]))
+    return source.parent if source.name in WEIGHTS else source.with_name(f"{source.stem}-results")
 
 
 def _called(data: str | Path) -> str:
-    """A set's name, or that of the folder."""
-    return str(data) if str(data) in NAMES else expand(data).resolve().name
+    """A set's name, or that of the folder with a slash behind it: there may be a folder called cifar10."""
+    return str(data) if str(data) in NAMES else f"{expand(data).resolve().name}/"
 
 
 def _question(
     data: str, encoder: Pretrained, root: str | Path | None, num_workers: int | None, images: int | None, seed: int, stack: ExitStack
 ) -> Question:
-    def read(split: Literal["train", "val"]) -> Store:
-        files = not isinstance(resolve(data, split, Path(root) if root else None), ArraySet)
-        store = load(data, split, resolution=encoder.resolution if files else None, root=root, num_workers=num_workers)
+    known: dict[str, dict[str, Any]] = {}
+
+    def open_split(split: Literal["train", "val"], part: str) -> Store:
+        found = resolve(data, split, Path(root) if root else None)
+        known[part] = {"split": split, "images": len(found), "which": _fingerprint(found)}
+        resolution = encoder.resolution if isinstance(found, FileSet) else None
+        store = load(data, split, resolution=resolution, root=root, num_workers=num_workers)
         stack.callback(store.close)
         return store
 
-    train = read("train")
+    train = open_split("train", "train")
     labels_of(train)  # before it is missed that there is nothing to test on
-    test = read("val")
+    test = open_split("val", "test")
     if images is not None:
         if images > len(train):
             raise UserError(f"--images asks for {images:,} labelled images, and {_called(data)} has {len(train):,}")
         order = torch.randperm(len(train), generator=torch.Generator().manual_seed(derive(seed, "labelled")))
         train = Subset(train, order[:images].sort().values)
-    return Question(_called(data), train, test, seed=seed)
+        known["train"] |= {"images": images, "drawn with seed": seed}
+    return Question(_called(data), train, test, images=known, seed=seed)
+
+
+def _fingerprint(images: ImageSet) -> str:
+    """Of labels, of files' paths and sizes, and of what is in some of them: numbers on other images are not to be compared."""
+    found = hashlib.sha256(json.dumps(images.classes).encode() + (b"" if images.labels is None else images.labels.tobytes()))
+    some = set(range(0, len(images), -(-len(images) // LOOKED_INTO)))
+    if isinstance(images, FileSet):
+        for i, entry in enumerate(images.entries):
+            found.update(f"{entry.path}\0{entry.size}\0".encode(errors="surrogateescape"))
+            if i in some:
+                with contextlib.suppress(OSError):  # one that cannot be read has no content
+                    found.update((images.root / entry.path).read_bytes())
+    else:
+        for part in images.parts:
+            found.update(part[: LOOKED_INTO // len(images.parts) + 1].tobytes())
+    return found.hexdigest()[:8]
 
 
 def _subjects(source: str, encoder: Pretrained, question: Question, floors: bool) -> Iterator[tuple[str, Subject]]:
     size, mean, std, network = encoder.image_size, encoder.mean, encoder.std, encoder.settings["name"]
     about: dict[str, Any] = {key: encoder.about[key] for key in ("method", "epoch", "step", "seed") if key in encoder.about}
-    known = {"digest": encoder.digest(), "network": network, **about}
-    yield source, Subject("encoder", encoder, size, mean, std, known, encoder.resolution)
-    if not floors:
-        return
-    twin = encoder.untrained()
-    known = {"digest": twin.digest(), "network": network}
-    yield (
-        f"untrained {network}, seed {encoder.about.get('seed', 0)}",
-        Subject("untrained encoder", twin, size, mean, std, known, encoder.resolution),
-    )
-    size = min(PIXELS_SIDE, question.train.resolution)
-    yield (
-        f"raw pixels, {size} × {size}",
-        Subject("raw pixels", nn.Flatten(), size, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), {"digest": f"pixels {size}"}),
-    )
+    found = [Subject(TRAINED, encoder, size, mean, std, {"digest": encoder.digest(), "network": network, **about}, encoder.resolution)]
+    if floors:
+        twin = encoder.untrained()
+        about = {"digest": twin.digest(), "network": network, "seed": encoder.about.get("seed", 0)}
+        found.append(Subject(UNTRAINED, twin, size, mean, std, about, encoder.resolution))
+        side = min(PIXELS_SIDE, question.train.resolution)
+        about = {"digest": f"{side:08d}", "size": side}
+        found.append(Subject(RAW, nn.Flatten(), side, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), about))
+    for subject in found:
+        yield _row(source, subject.name, subject.about), subject
 
 
 def _answers(subject: Subject, question: Question, protocols: Sequence[str], epochs: int | None, home: Path) -> list[Result]:
     policy = light(question.data, size=subject.size, mean=subject.mean, std=subject.std)
     asked = Asked(question, subject, Features(subject, question), policy, epochs)
-    there = {(r.stamp, r.subject, r.encoder.get("digest")): r for r in read_all(home)}
     results = []
     for name in protocols:
         if name == "finetune" and next(subject.network.parameters(), None) is None:
             continue  # pixels have no weights to tune
         rule, answer = PROTOCOLS[name]
         protocol = {"name": name, **question.protocol, **rule(asked)}
-        known = there.get((stamp(protocol), subject.name, subject.about["digest"]))
-        if known is None:
+        path = path_of(home, protocol, subject.name, subject.about["digest"])
+        known = read(path) if path.is_file() else None
+        if known is None or known.encoder["digest"] != subject.about["digest"]:
             begun = time.perf_counter()
             scores, sentence, details = answer(asked)
             made = {

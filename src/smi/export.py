@@ -27,7 +27,6 @@ from torch import Tensor
 
 from smi import __version__
 from smi.checkpoint import save, save_encoder
-from smi.data import NAMES
 from smi.data import load as load_images
 from smi.data.batches import permutation
 from smi.data.places import disk_errors, expand, sync
@@ -38,6 +37,7 @@ from smi.pretrained import Pretrained, load
 TOLERANCE = 1e-4  # between our features and those of the export, and between our input and that of its load.py
 NUM_IMAGES = 16
 LARGEST_ONNX = 1_900_000_000  # bytes: one file cannot be larger than 2 GB, so weights beyond that lie beside it
+RESULTS = "eval"  # what `smi evaluate` may have put there
 PREPROCESSING, SCRIPT, CONFIG = "preprocessing.json", "load.py", "config.json"
 
 
@@ -196,7 +196,7 @@ def _write(folder: Path, encoder: Pretrained, network: Network, to: str) -> None
         "resolution": encoder.resolution,
         "mean": encoder.mean,
         "std": encoder.std,
-        "about": _origin(encoder),
+        "about": encoder.origin(),
     }
     if to == "onnx":
         _write_onnx(path, encoder)
@@ -240,11 +240,6 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _origin(encoder: Pretrained) -> dict[str, Any]:
-    """Without a folder's name, which says nothing to others."""
-    return {name: value for name, value in encoder.about.items() if name != "data" or value in NAMES}
-
-
 def _preprocessing(encoder: Pretrained, network: Network, to: str) -> dict[str, Any]:
     side = encoder.resolution
     return {
@@ -262,7 +257,7 @@ def _preprocessing(encoder: Pretrained, network: Network, to: str) -> dict[str, 
         "format": to,
         "file": FORMATS[to].file,
         "encoder": network.settings,
-        "origin": _origin(encoder) | {"smi": __version__},
+        "origin": encoder.origin() | {"smi": __version__},
     }
 
 
@@ -397,7 +392,7 @@ def _images(encoder: Pretrained, data: str | Path | None, root: str | Path | Non
     source = data if data is not None else encoder.about.get("data")
     if source is not None:
         try:
-            return _some_of(source, encoder.resolution, root or encoder.about.get("root")), str(source)
+            return _some_of(source, encoder.resolution, root or encoder.root), str(source)
         except UserError:
             if data is not None:
                 raise
@@ -500,7 +495,7 @@ def _refuse_others(place: Path, folder: Path) -> None:
     names = {path.name for path in place.iterdir()}
     if names and PREPROCESSING not in names:
         raise UserError(f"{folder} exists and is no export: choose another --out")
-    if others := sorted(names - WRITTEN):
+    if others := sorted(names - WRITTEN - {RESULTS}):
         raise UserError(
             f"{folder} would be replaced, and it holds {others[0]}, which is of no export: move that away or choose another --out"
         )
@@ -510,6 +505,8 @@ def _replace(place: Path, partial: Path) -> None:
     if not place.exists():
         partial.rename(place)
         return
+    if (place / RESULTS).is_dir():
+        shutil.copytree(place / RESULTS, partial / RESULTS)  # each says which weights it is of
     old = Path(tempfile.mkdtemp(prefix=f".{place.name}-old-", dir=place.parent))
     os.rename(place, old)  # over the empty folder that holds the name
     try:

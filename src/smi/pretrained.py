@@ -14,14 +14,16 @@ from typing import Any
 
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
+from smi.data import NAMES
 from smi.data.batches import derive
 from smi.data.decoder import FORMATS, decode, planes
 from smi.data.places import expand, printable
 from smi.errors import UserError
 from smi.evaluate.features import normalise
 from smi.nn import Encoder, create_encoder
+from smi.nn.imports import import_path
 from smi.run import Run
 from smi.views.policies import Triple
 
@@ -42,15 +44,16 @@ class Pretrained(Encoder):
         resolution: int | None = None,
         source: Path,
         about: dict[str, Any] | None = None,
+        root: str | None = None,
     ):
         """settings: what `create_encoder` made it of. resolution: pixels that files are kept at before they become image_size; None: that.
 
-        source: the run's folder or the file. about: of a run, its method, data, epoch, step and seed.
+        source: the run's folder or the file. about: of a run, its method, data, epoch, step and seed. root: where its named set lies.
         """
         super().__init__(encoder.network, encoder.dim)
         self.settings, self.image_size, self.mean, self.std = settings, image_size, mean, std
         self.resolution = resolution or image_size
-        self.source, self.about = source, about or {}
+        self.source, self.about, self.root = source, about or {}, root
         self.eval()
 
     def transform(self, images: "str | Path | Image.Image | Tensor | Sequence[str | Path | Image.Image]") -> Tensor:
@@ -62,13 +65,15 @@ class Pretrained(Encoder):
         else:
             several = [images] if isinstance(images, str | Path | Image.Image) else images
             pixels = torch.stack([square(image, self.resolution) for image in several])
-        return normalise(pixels, self.mean, self.std, self.image_size)
+        return normalise(pixels.to(next(self.parameters()).device), self.mean, self.std, self.image_size)
 
     def untrained(self) -> "Pretrained":
         """The network as pretraining started it, from the run's seed."""
-        torch.manual_seed(derive(self.about.get("seed", 0), "encoder"))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(self.about.get("seed", 0), "encoder"))
+            encoder = create_encoder(**self.settings, image_size=self.image_size)
         return Pretrained(
-            create_encoder(**self.settings, image_size=self.image_size).to(next(self.parameters()).device),
+            encoder.to(next(self.parameters()).device),
             settings=self.settings,
             image_size=self.image_size,
             resolution=self.resolution,
@@ -77,9 +82,13 @@ class Pretrained(Encoder):
             source=self.source,
         )
 
+    def origin(self) -> dict[str, Any]:
+        """What may be told to others: no path of this machine."""
+        return {name: value for name, value in self.about.items() if name != "data" or value in NAMES}
+
     def digest(self) -> str:
-        """The same for the same weights, wherever they lie."""
-        found = hashlib.sha256()
+        """The same for the same weights and preprocessing, wherever they lie."""
+        found = hashlib.sha256(json.dumps([self.image_size, self.resolution, self.mean, self.std]).encode())
         for name, tensor in sorted(self.network.state_dict().items()):
             found.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
             found.update(
@@ -141,9 +150,8 @@ def _of_run(run: Run) -> Pretrained:
         mean=mean,
         std=std,
         source=run.folder,
-        about=about
-        | {"step": state["step"], "epoch": run.epoch(state["step"])}
-        | ({"root": run.about["root"]} if run.about.get("root") else {}),
+        about=about | {"step": state["step"], "epoch": run.epoch(state["step"])},
+        root=run.about.get("root"),
     )
 
 
@@ -163,7 +171,7 @@ def _of_file(path: Path) -> Pretrained:
     try:
         about = json.loads(header)
         settings, image_size, mean, std = (about[name] for name in ("encoder", "image_size", "mean", "std"))
-        encoder = create_encoder(**settings, image_size=image_size)
+        encoder = create_encoder(**_harmless(settings, path), image_size=image_size)
         encoder.network.load_state_dict(weights)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{path} cannot be loaded: {' '.join(str(error).split())[:200]}") from error
@@ -177,3 +185,15 @@ def _of_file(path: Path) -> Pretrained:
         source=path,
         about=about.get("about"),
     )
+
+
+def _harmless(settings: dict[str, Any], path: Path) -> dict[str, Any]:
+    """A file of weights comes from anywhere: it may name a class of networks, and nothing else that could be called, nor another file."""
+    name = str(settings["name"])
+    if "." in name:
+        found = import_path(name)
+        if not (isinstance(found, type) and issubclass(found, nn.Module)):
+            raise UserError(
+                f"{path} asks for {name}, which is no class of networks, so it is not called: load the run's folder if you trust it"
+            )
+    return {key: value for key, value in settings.items() if key != "checkpoint_path"}

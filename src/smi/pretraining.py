@@ -224,7 +224,9 @@ def _train(config: Config, run: Run, batches: Batches, images: Images, machine: 
 
 def _header(config: Config, job: Job) -> dict[str, Any]:
     """What a file of weights says of them: enough to use it without the run."""
-    about = {"method": config.method["name"], "data": config.data.source, "seed": config.seed, "step": job.total, "epoch": config.epochs}
+    about = {"method": config.method["name"], "seed": config.seed, "step": job.total, "epoch": config.epochs}
+    if config.data.source in NAMES:  # a folder of this machine says nothing elsewhere
+        about["data"] = config.data.source
     network = {"encoder": config.encoder, "image_size": config.views.size, "resolution": job.batches.store.resolution}
     return network | {"mean": job.views.policy.mean, "std": job.views.policy.std, "about": about}
 

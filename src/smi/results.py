@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,12 +48,6 @@ class Result:
     def stamp(self) -> str:
         return stamp(self.protocol)
 
-    @property
-    def file(self) -> str:
-        data = re.sub(r"[^a-zA-Z0-9-]+", "-", str(self.protocol["data"])).strip("-") or "data"
-        subject = "" if self.subject == "encoder" else f"-{self.subject.replace(' ', '-')}"
-        return f"{self.protocol['name']}-{data}{subject}-{self.stamp}.json"
-
     def plain(self) -> dict[str, Any]:
         return {"stamp": self.stamp, **dataclasses.asdict(self)}
 
@@ -61,11 +56,27 @@ def stamp(protocol: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(protocol, sort_keys=True).encode()).hexdigest()[:12]
 
 
+def path_of(folder: Path, protocol: Mapping[str, Any], subject: str, digest: str) -> Path:
+    """One for each protocol and encoder: results of other weights are kept."""
+    data = re.sub(r"[^a-zA-Z0-9-]+", "-", str(protocol["data"])).strip("-")[:60] or "data"
+    whose = "" if subject == "encoder" else f"-{subject.replace(' ', '-')}"
+    return folder / FOLDER / f"{protocol['name']}-{data}{whose}-{stamp(protocol)}-{digest[:8]}.json"
+
+
 def write(folder: Path, result: Result) -> Path:
-    path = folder / FOLDER / result.file
+    path = path_of(folder, result.protocol, result.subject, result.encoder["digest"])
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(result.plain(), indent=2) + "\n")
+    write_text(path, json.dumps(_finite(result.plain()), indent=2) + "\n")
     return path
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no word for what is no number, such as the loss of a classifier that diverged."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read(path: Path) -> Result:
@@ -76,7 +87,7 @@ def read(path: Path) -> Result:
         scores = tuple(Score(**score) for score in found.pop("scores"))
         result = Result(**found | {"scores": scores, "notes": tuple(found["notes"])})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is not the result of an evaluation: {error!r}") from error
+        raise UserError(f"{path} is not the result of an evaluation ({error!r}): move it out of {FOLDER}/") from error
     if result.stamp != claimed:
         raise UserError(f"{path} was changed by hand: its stamp {claimed} is not that of its protocol, {result.stamp}")
     return result
@@ -92,7 +103,9 @@ def table(rows: Sequence[tuple[str, Sequence[Result]]]) -> str:
     Beneath: what the protocols are, where several of one kind differ, and what was noted.
     """
     every = [result for _, results in rows for result in results]
-    protocols = {result.stamp: result for result in every}  # the first of each, in order
+    protocols: dict[str, Result] = {}  # the first of each, in order
+    for result in every:
+        protocols.setdefault(result.stamp, result)
     letters = _letters(protocols)
     columns = list(dict.fromkeys((r.stamp, score.name) for r in protocols.values() for score in r.scores))
     headers = ["", *(f"{name}{letters.get(key, '')}" for key, name in columns)]

@@ -93,7 +93,8 @@ class Run:
 
     def epoch(self, step: int) -> float | None:
         """How many epochs that many steps were."""
-        return next((line["epoch"] for line in reversed(self.lines()) if line.get("step") == step), None)
+        each = self.about.get("steps_per_epoch")
+        return step / each if each else None
 
     def encoder(self, state: Mapping[str, Any] | None = None) -> "Encoder":
         """The network with the weights of the last checkpoint, in eval mode; its input is normalised as `normalization` says."""

@@ -11,7 +11,7 @@ from smi.errors import UserError
 from smi.evaluate import extract_labelled, fine_tune, light, linear_accuracy, train_linear
 from smi.evaluate.finetune import FEWEST_STEPS, some_of_each
 from smi.evaluate.linear import good_ones
-from smi.evaluate.sgd import BATCH, LRS, MOMENTUM, WEIGHT_DECAY, _Heads, choose_lr
+from smi.evaluate.sgd import LRS, MOMENTUM, WEIGHT_DECAY, _Heads, choose_lr
 
 UNIT = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
 
@@ -128,7 +128,16 @@ def test_what_counts_as_good():
     assert good_ones([(0.5, float("nan"))], 1000) == [0.5]
     with pytest.raises(UserError, match="too few"):
         choose_lr(
-            nn.Flatten(), colours(2, 2), policy("other", 4), torch.rand(2, 48), lrs=LRS, epochs=1, batch_size=2, num_classes=2, seed=0
+            nn.Flatten(),
+            colours(2, 2),
+            policy("other", 4),
+            torch.rand(2, 48),
+            torch.arange(2),
+            lrs=LRS,
+            epochs=1,
+            batch_size=2,
+            num_classes=2,
+            seed=0,
         )
 
 
@@ -188,4 +197,3 @@ def test_some_of_each_class(share):
     assert torch.equal(torch.bincount(labels[rows_], minlength=7), expected.long())
     assert torch.equal(rows_, rows_.sort().values)
     assert set(some_of_each(labels, share / 2, seed=3).tolist()) <= set(rows_.tolist())
-    assert BATCH == 256

@@ -102,6 +102,8 @@ def read_folder(root: Path, name: str | None = None) -> Folder:
         return _without_val(root, name, train, train_folder, tuple(entries), ignored)
     val = [entry for entry in entries if entry.path.startswith(val_folder)]
     train_names, val_names = class_names(train, train_folder), class_names(val, val_folder)
+    train_names = train_names or (class_names(train, train_folder, fewest=1) if val_names else None)
+    val_names = val_names or (class_names(val, val_folder, fewest=1) if train_names else None)
     classes = tuple(sorted({*(train_names or ()), *(val_names or ())}))
     return Folder(
         root,
@@ -137,15 +139,15 @@ def _file_set(name: str, split: Split, root: Path, entries: list[Entry], base: s
     return FileSet(name, split, root, tuple(entries), labels, classes)
 
 
-def class_names(entries: Iterable[Entry], base: str) -> tuple[str, ...] | None:
-    """The folders right below `base`, if they are classes."""
+def class_names(entries: Iterable[Entry], base: str, fewest: int = 2) -> tuple[str, ...] | None:
+    """The folders right below `base`, if they are classes: one folder alone need not be, unless another split has classes."""
     names = set()
     for entry in entries:
         head, separator, _ = entry.path[len(base) :].partition("/")
         if not separator:
             return None
         names.add(head)
-    return tuple(sorted(names)) if len(names) >= 2 else None
+    return tuple(sorted(names)) if len(names) >= fewest else None
 
 
 def is_held_out(path: str) -> bool:

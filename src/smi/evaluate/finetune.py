@@ -3,6 +3,7 @@
 result = fine_tune(encoder, train, test, policy, share=0.01, num_classes=10)
 """
 
+import contextlib
 import copy
 from dataclasses import dataclass
 
@@ -86,26 +87,25 @@ def fine_tune(
     right: list[Tensor] = []
     scores, test_labels = torch.empty(0), torch.empty(0)
     torch.manual_seed(derive(seed, "finetune"))  # for what a network itself draws, such as dropout
-    stream = batches.starting_at()
-    for step in range(total):
-        batch = next(stream)
-        labels = targets[batch.index].to(place)
-        set_lr(optimizer, cosine(1.0, 0.0, step / total))
-        found = network(views(batch.images.to(place), batch.generator())[0])
-        loss = cross_entropy(found, labels)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        losses.append(loss.detach())
-        right.append((found.argmax(1) == labels).float().mean())
-        epoch, rest = divmod(step + 1, batches.steps_per_epoch)
-        if rest == 0 and (epoch % -(-epochs // LOOKS) == 0 or epoch == epochs):
-            scores, test_labels = extract_labelled(network, test, mean=policy.mean, std=policy.std, size=policy.views[0].size)
-            curves.append(look(epoch, losses, right, scores, test_labels))
-            losses, right = [], []
-            if watch:
-                watch(curves[-1])
-    stream.close()
+    with contextlib.closing(batches.starting_at()) as stream:
+        for step in range(total):
+            batch = next(stream)
+            labels = targets[batch.index].to(place)
+            set_lr(optimizer, cosine(1.0, 0.0, step / total))
+            found = network(views(batch.images.to(place), batch.generator())[0])
+            loss = cross_entropy(found, labels)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            losses.append(loss.detach())
+            right.append((found.argmax(1) == labels).float().mean())
+            epoch, rest = divmod(step + 1, batches.steps_per_epoch)
+            if rest == 0 and (epoch % -(-epochs // LOOKS) == 0 or epoch == epochs):
+                scores, test_labels = extract_labelled(network, test, mean=policy.mean, std=policy.std, size=policy.views[0].size)
+                curves.append(look(epoch, losses, right, scores, test_labels))
+                losses, right = [], []
+                if watch:
+                    watch(curves[-1])
     return FineTuned(share, *top_k(scores, test_labels), tuple(curves), epochs, len(train), len(test))
 
 

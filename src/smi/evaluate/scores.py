@@ -40,4 +40,5 @@ def top_k(scores: Tensor, labels: Tensor) -> tuple[float, float | None]:
     own = scores.gather(1, labels[:, None])  # [n, 1]
     lower = torch.arange(scores.shape[1], device=scores.device) < labels[:, None]
     rank = ((scores > own) | ((scores == own) & lower)).sum(1)  # [n]
-    return (rank < 1).double().mean().item(), (rank < TOP).double().mean().item() if scores.shape[1] > TOP else None
+    first, among = ((rank < place).sum().item() / len(labels) for place in (1, TOP))  # counts: not every device has float64
+    return first, among if scores.shape[1] > TOP else None
