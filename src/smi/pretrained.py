@@ -21,7 +21,7 @@ from smi.data.batches import derive
 from smi.data.decoder import FORMATS, decode, planes
 from smi.data.places import expand, printable
 from smi.errors import UserError
-from smi.evaluate.features import normalise
+from smi.evaluate.features import device_of, normalise
 from smi.nn import Encoder, create_encoder
 from smi.nn.imports import import_path
 from smi.run import Run
@@ -65,7 +65,7 @@ class Pretrained(Encoder):
         else:
             several = [images] if isinstance(images, str | Path | Image.Image) else images
             pixels = torch.stack([square(image, self.resolution) for image in several])
-        return normalise(pixels.to(next(self.parameters()).device), self.mean, self.std, self.image_size)
+        return normalise(pixels.to(device_of(self, None)), self.mean, self.std, self.image_size)
 
     def untrained(self) -> "Pretrained":
         """The network as pretraining started it, from the run's seed."""
@@ -73,7 +73,7 @@ class Pretrained(Encoder):
             torch.manual_seed(derive(self.about.get("seed", 0), "encoder"))
             encoder = create_encoder(**self.settings, image_size=self.image_size)
         return Pretrained(
-            encoder.to(next(self.parameters()).device),
+            encoder.to(device_of(self, None)),
             settings=self.settings,
             image_size=self.image_size,
             resolution=self.resolution,
