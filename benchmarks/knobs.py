@@ -5,9 +5,9 @@
     python benchmarks/knobs.py cifar10-small --chosen --root DIR  every method as the recipe has it; results/methods-cifar10-small.json
     python benchmarks/knobs.py cifar10-small --show               prints the table of that file again
 
-Knobs: four values for every method (on photographs three), all with the same budget and seed. A tenth of the training images (of few, three tenths) is kept apart
-to judge by; the set's own val or test images are not looked at. Chosen: kNN on those, after the last epoch. What is in the file already is
-not run again.
+Knobs: four values for every method (on photographs three), all with the same budget and seed. A tenth of the training images (of few, three
+tenths) is kept apart to judge by; the set's own val or test images are not looked at. Chosen: kNN on those, after the last epoch. What is
+in the file already is not run again.
 """
 
 import json
