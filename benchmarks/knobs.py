@@ -5,9 +5,9 @@
     python benchmarks/knobs.py cifar10-small --chosen --root DIR  every method as the recipe has it; results/methods-cifar10-small.json
     python benchmarks/knobs.py cifar10-small --show               prints the table of that file again
 
-Knobs: four values for every method (on photographs three), all with the same budget and seed. A tenth of the training images (of few, three
-tenths) is kept apart to judge by; the set's own val or test images are not looked at. Chosen: kNN on those, after the last epoch. What is
-in the file already is not run again.
+Knobs: four values for every method, all with the same budget and seed. A tenth of the training images (of few, three tenths) is kept apart
+to judge by; the set's own val or test images are not looked at. Chosen: kNN on those, after the last epoch. What is in the file already is
+not run again.
 """
 
 import json
@@ -36,7 +36,6 @@ BUDGETS = {
     "imagenette-small": {"data.images": 1500, "epochs": 6, "data.validation": 0.3},
     "digits": {"epochs": 6},
 }
-FEWER = {"imagenette-small": 1}  # values left out, the first: photographs take longer
 CHOSEN = {"data.images": 6000, "log.probe_images": 6000}
 
 
@@ -50,7 +49,6 @@ def run(recipe: str, chosen: bool, where: dict[str, Any], out: Path, only: list[
     results = json.loads(out.read_text()) if out.is_file() else {"untrained": untrained(recipe, common, where), "trials": {}}
     trials: list[tuple[str, str, dict[str, float]]] = []
     for method, (knob, values) in KNOBS.items():
-        values = values[FEWER.get(recipe, 0) :]
         if not only or method in only:
             trials += [(method, "", {})] if chosen else [(method, f"{value:g}", {f"method.{knob}": value}) for value in values]
     for method, label, settings in trials[part[0] :: part[1]]:
