@@ -6,6 +6,7 @@ metrics.jsonl         a line every few steps, and one for each probe
 checkpoints/last.pt   everything to go on from
 encoder.safetensors   what it was for, once it is finished
 bad-files.txt         files that could not be read, if there were any
+eval/, export/        what `smi evaluate` found, what `smi export` wrote
 """
 
 import contextlib
