@@ -360,8 +360,11 @@ def test_again_replaces_what_an_export_made(tmp_path):
     out.mkdir()  # empty: nothing is lost
     export(source, to="timm", out=out)
     (out / "__pycache__").mkdir()  # load.py was imported
+    (out / "eval").mkdir()
+    (out / "eval" / "knn.json").write_text("a result")  # it was evaluated, which is kept
     export(source, to="safetensors", out=out)
-    assert {path.name for path in out.iterdir()} == {"encoder.safetensors", "preprocessing.json", "load.py"}
+    assert {path.name for path in out.iterdir()} == {"encoder.safetensors", "preprocessing.json", "load.py", "eval"}
+    assert (out / "eval" / "knn.json").read_text() == "a result"
     assert sorted(path.name for path in tmp_path.iterdir()) == [source.name, "out"]
     assert out.stat().st_mode & 0o777 == 0o755
     assert export(out, to="timm") == tmp_path / "export-timm"  # an export can be exported, and lands beside it
