@@ -1,5 +1,8 @@
 """What this machine has to compute with."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -36,3 +39,11 @@ def test_keeping_memory_changes_no_result():
     before = torch.arange(10_000_000).sum()
     keep_memory()
     assert torch.arange(10_000_000).sum() == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system does not count what came before")
+def test_peak_memory_is_not_that_of_the_process_that_started_this_one():
+    large = b"x" * 800_000_000
+    code = "import torch; from smi.machine import peak_memory_mb; print(peak_memory_mb(torch.device('cpu')))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(result.stdout) < len(large) / 1e6
