@@ -127,7 +127,7 @@ def test_the_tables_say_the_same(interrupted):
     assert [score["score"] for score in first["scores"]] == ["kNN", "1 label", "5 labels", "10 labels"]
     for row in document["rows"]:
         assert row["step_ms"] > 0
-        assert 0 < row["loss_share"] < 1
+        assert row["loss_share"] == row["loss_ms"] / row["step_ms"] > 0  # on a busy machine anything
         assert 100 < row["peak_mb"] < 2000
         assert [run["seed"] for run in row["runs"]] == [0, 1]
         for run in row["runs"]:
