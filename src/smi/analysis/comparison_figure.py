@@ -24,13 +24,13 @@ def figure(comparison: Comparison) -> Any:
     columns = comparison.columns
     titles = [title for _, name in columns for title in (name, f"{name}: difference to {comparison.rows[0].name}, points")]
     count = len(columns) + 1
-    each = 240 if comparison.swept else 70 + 24 * len(comparison.rows)  # pixels
+    each = 280 if comparison.swept else 70 + 24 * len(comparison.rows)  # pixels
     height = 120 + count * each
     found = make_subplots(
         rows=count,
         cols=2,
         subplot_titles=[*titles, "time per step, and the loss in it", "peak memory"],
-        vertical_spacing=min(60 / height, 1 / count),
+        vertical_spacing=min((95 if comparison.swept else 60) / height, 1 / count),
         horizontal_spacing=0.08,
         shared_yaxes=not comparison.swept,
     )
@@ -119,4 +119,4 @@ def _costs(found: Any, comparison: Comparison, place: int) -> None:
     found.update_layout(barmode="overlay")
     for col, unit in ((1, "ms"), (2, "MB")):
         found.update_xaxes(title_text=unit, row=place, col=col)
-        found.update_yaxes(categoryorder="array", categoryarray=names[::-1], row=place, col=col)
+        found.update_yaxes(categoryorder="array", categoryarray=names[::-1], showticklabels=col == 1, row=place, col=col)
