@@ -48,7 +48,7 @@ class Stopped(KeyboardInterrupt):
     """Asked to stop, and stopped behind a checkpoint of the run that was being made."""
 
     def __init__(self, number: int):
-        super().__init__("stopped")
+        super().__init__(f"stopped by signal {number}")
         self.exit_code = 128 + number
 
 
