@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from smi import __version__
 from smi.errors import TrainingError, UserError
@@ -73,6 +73,7 @@ def parser() -> Parser:
     for add in (
         _add_demo,
         _add_pretrain,
+        _add_compare,
         _add_doctor,
         _add_evaluate,
         _add_embed,
@@ -122,23 +123,26 @@ def _add_pretrain(commands: "argparse._SubParsersAction[Parser]") -> None:
         "stopped. Several processes: torchrun --nproc-per-node 8 -m smi pretrain imagenet --out DIR.",
         allow_abbrev=False,
     )
-    command.add_argument("recipe", nargs="?", metavar="RECIPE", help="a name, as `smi pretrain --list` shows them, or a YAML file")
-    command.add_argument("--data", metavar="NAME|PATH", help="a set by name, or a folder of images")
     command.add_argument("--out", type=Path, metavar="DIR", help="the run's folder")
     command.add_argument("--method", metavar="NAME", help="SMI, BarlowTwins, ... (`smi methods`), or the import path of your own")
+    command.add_argument("--seed", type=int, metavar="S")
+    command.add_argument("--fresh", action="store_true", help="start over; what is in DIR is moved aside")
+    command.add_argument("--list", action="store_true", help="list the recipes and stop")
+    _add_pretraining(command)
+    command.set_defaults(run=_pretrain, settings={})
+
+
+def _add_pretraining(command: Parser) -> None:
+    """What a run is made of, one or many."""
+    command.add_argument("recipe", nargs="?", metavar="RECIPE", help="a name, as `smi pretrain --list` shows them, or a YAML file")
+    command.add_argument("--data", metavar="NAME|PATH", help="a set by name, or a folder of images")
     command.add_argument("--encoder", metavar="NAME", help="one of timm's, resnet-small (`smi encoders`), or the import path of your own")
     command.add_argument("--epochs", type=_positive, metavar="E")
     command.add_argument("--batch-size", type=_positive, metavar="N", help="images per step, on all devices together")
-    command.add_argument("--seed", type=int, metavar="S")
     command.add_argument("--precision", metavar="auto|float32|bfloat16", help="auto: bfloat16 where a GPU has it")
-    command.add_argument("--device", metavar="cuda|mps|cpu", help="default: the first of these that is there")
-    command.add_argument("--fresh", action="store_true", help="start over; what is in DIR is moved aside")
-    command.add_argument("--root", type=Path, metavar="DIR", help="where named sets lie (default: data in smi's cache folder)")
-    command.add_argument("--num-workers", type=_positive, metavar="W", help="processes that decode files (default: one per core)")
+    _add_machine(command)
     command.add_argument("--log-to", action="append", default=[], metavar="tensorboard|wandb", help="beside metrics.jsonl; may be repeated")
     command.add_argument("--compile", action="store_true", help="use torch.compile: slower to start, perhaps faster on a GPU")
-    command.add_argument("--list", action="store_true", help="list the recipes and stop")
-    command.set_defaults(run=_pretrain, settings={})
 
 
 def _pretrain(arguments: argparse.Namespace) -> None:
@@ -150,11 +154,48 @@ def _pretrain(arguments: argparse.Namespace) -> None:
         raise UserError("give the run a folder: --out runs/mine")
     from smi.pretraining import pretrain, say_what_next
 
-    names = ("data", "out", "method", "encoder", "epochs", "batch_size", "seed", "device", "fresh", "root", "num_workers", "settings")
+    names = ("out", "method", "seed", "fresh")
+    return say_what_next(pretrain(**_pretraining(arguments), **{name: getattr(arguments, name) for name in names}))
+
+
+def _pretraining(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What `_add_pretraining` added, as the functions call it."""
+    names = ("recipe", "data", "encoder", "epochs", "batch_size", "device", "root", "num_workers", "settings")
     given = {name: getattr(arguments, name) for name in names}
     if arguments.precision:
         given["settings"] = given["settings"] | {"precision": arguments.precision}
-    return say_what_next(pretrain(arguments.recipe, **given, loggers=arguments.log_to, compiled=arguments.compile))
+    return given | {"loggers": arguments.log_to, "compiled": arguments.compile}
+
+
+def _add_compare(commands: "argparse._SubParsersAction[Parser]") -> None:
+    command = commands.add_parser(
+        "compare",
+        help="several methods under the same conditions, with seeds, intervals and paired differences; again, to go on where it stopped",
+        description="Pretrain several methods under the same seeds, evaluate every run alike, and compare: mean and 95 % interval of each "
+        "score, paired differences to the first method, time per step, share of the loss in it, peak memory. Flags and dotted settings are "
+        "those of `smi pretrain`; --methods.SMI.widths [512,512] is for one method only. The same command again goes on where it stopped; "
+        "with another method, seed or value only what is missing is run.",
+        allow_abbrev=False,
+    )
+    command.add_argument(
+        "--methods", nargs="+", required=True, metavar="NAME", help="`smi methods`, or import paths; the first is compared to"
+    )
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder of runs, tables and figure")
+    command.add_argument("--seeds", type=_positive, default=3, metavar="N", help="so many, from 0 on (default: %(default)s)")
+    command.add_argument(
+        "--sweep", metavar="KEY=V1,V2,...", help="values of a setting of the methods that have it: redundancy_weight=0.01,0.1"
+    )
+    command.add_argument("--protocol", nargs="+", metavar="NAME", help="as in `smi evaluate` (default: knn, linear-cached and fewshot)")
+    _add_pretraining(command)
+    command.set_defaults(run=_compare, settings={})
+
+
+def _compare(arguments: argparse.Namespace) -> None:
+    from smi.compare import compare, print_comparison
+
+    names = ("methods", "out", "seeds", "sweep")
+    given = {name: getattr(arguments, name) for name in names}
+    print_comparison(compare(**_pretraining(arguments), **given, protocols=arguments.protocol), arguments.out)
 
 
 def _add_demo(commands: "argparse._SubParsersAction[Parser]") -> None:

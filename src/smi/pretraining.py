@@ -36,7 +36,7 @@ from smi.nn.imports import refused
 from smi.optim import create_optimizer
 from smi.run import Run, move_aside, write_about
 from smi.train import Interrupted, Job, train
-from smi.views import Policy, Views, policy
+from smi.views import Views, policy
 
 T = TypeVar("T")
 
@@ -68,21 +68,21 @@ def pretrain(
     named = {"data": data, "method": method, "encoder": encoder, "epochs": epochs, "batch_size": batch_size, "seed": seed}
     asked = {**(settings or {}), **{key: value for key, value in named.items() if value is not None}}
     if data is not None:
-        asked["data"] = _located(data)
+        asked["data"] = located(data)
     check_loggers(loggers)
     where = choose_device(device, local_rank())
     if where.type == "cpu":
         keep_memory()
     with processes(where):
         if recipe is None:
-            recipe, chosen = _by_first(lambda: _choose(asked, root, where))
+            recipe, chosen = _by_first(lambda: choose(asked, root, where))
             asked = {**chosen, **asked}
         config = resolve(recipe, asked)
         machine = Machine(where, root, num_workers, tuple(loggers), compiled)
         return _pretrain(config, expand(out), fresh, machine, f"recipe {recipe}")
 
 
-def _located(source: str | Path) -> str:
+def located(source: str | Path) -> str:
     """A folder by its whole path, so that the run's configuration means the same from anywhere."""
     folder = expand(source)
     return str(folder.resolve()) if str(source) not in NAMES and folder.is_dir() else str(source)
@@ -113,7 +113,8 @@ class Machine:
     compiled: bool
 
 
-def _choose(asked: Mapping[str, Any], root: str | Path | None, device: torch.device) -> tuple[str, dict[str, Any]]:
+def choose(asked: Mapping[str, Any], root: str | Path | None, device: torch.device) -> tuple[str, dict[str, Any]]:
+    """A recipe for the images, and what to set on top of it; says so."""
     source = asked.get("data") or asked.get("data.source")
     if source is None:
         raise UserError("name a recipe (`smi pretrain cifar10-small`) or a folder of images (`--data DIR`)")
@@ -145,7 +146,7 @@ def _train(config: Config, run: Run, batches: Batches, images: Images, machine: 
     method = create(config, len(images.pretrain))
     method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     encoder = method.encoder
-    views = Views(method.policy(_policy(config)))
+    views = create_views(config, method)
     optimizer = _optimizer(config, method)
     per_epoch = batches.steps_per_epoch
     job = Job(
@@ -243,11 +244,12 @@ def create(config: Config, num_images: int) -> Method:
         raise refused(error, f"{config.method['name']} with these settings") from error
 
 
-def _policy(config: Config) -> Policy:
+def create_views(config: Config, method: Method) -> Views:
+    """As the configuration has them and the method wants them."""
     found = policy(config.views.policy, size=config.views.size)
-    if config.views.solarize_p is None:
-        return found
-    return replace(found, views=tuple(replace(v, solarize_p=p) for v, p in zip(found.views, config.views.solarize_p, strict=True)))
+    if config.views.solarize_p is not None:
+        found = replace(found, views=tuple(replace(v, solarize_p=p) for v, p in zip(found.views, config.views.solarize_p, strict=True)))
+    return Views(method.policy(found))
 
 
 def _optimizer(config: Config, method: Method) -> torch.optim.Optimizer:

@@ -1,0 +1,323 @@
+"""Comparisons through the real command: on the digits, with a network of a few hundred weights."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+import smi
+from smi.analysis.comparison import Comparison, Row, Trained
+from smi.analysis.comparison_figure import figure
+from smi.cli import main
+from smi.compare import call, compare, print_comparison
+from smi.data import Batches, load
+from smi.errors import TrainingError, UserError
+from smi.grid import plan
+from smi.pretraining import create, create_views
+from smi.results import Result, Score
+
+TESTS = Path(__file__).parent
+SETTINGS = {"method.widths": [16, 16], "log.probe_every": 0, "data.images": 512}
+TINY = {"encoder": "homemade.Net", "epochs": 1, "protocols": ["knn", "fewshot"], "settings": SETTINGS}
+WORDS = ["--encoder", "homemade.Net", "--protocol", "knn", "fewshot", "--log.probe_every", "0", "--data.images=512", "--log.every", "1"]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_our_modules(monkeypatch):
+    monkeypatch.syspath_prepend(TESTS)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def files(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Of the runs: what training and evaluating leave behind."""
+    names = ("metrics.jsonl", "last.pt", "encoder.safetensors")
+    found = [path for path in (folder / "runs").rglob("*") if path.name in names or path.parent.name == "eval"]
+    return {str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes()) for path in found}
+
+
+def metrics_of(run: Path) -> int:
+    """Lines so far."""
+    return (run / "metrics.jsonl").read_bytes().count(b"\n") if (run / "metrics.jsonl").is_file() else 0
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
+    """Two methods, two seeds: stopped in the second run as a terminal's Ctrl-C does it, then left to finish."""
+    out = tmp_path_factory.mktemp("comparison") / "c"
+    command = [sys.executable, "-m", "smi", "compare", "digits", "--methods", "SMI", "BarlowTwins", "--seeds", "2", "--out", str(out)]
+    command += [*WORDS, "--epochs", "12", "--method.widths", "[16, 16]"]
+    path = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    said, kept = [], []
+    for stop in (True, False):
+        process = subprocess.Popen(
+            command, env=environment, cwd=TESTS, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+        try:
+            while stop and process.poll() is None and metrics_of(out / "runs" / "BarlowTwins" / "seed-0") < 3:
+                time.sleep(0.05)
+            if stop:
+                os.killpg(process.pid, signal.SIGINT)
+            output, errors = process.communicate(timeout=600)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        said.append((process.returncode, output, errors))
+        kept.append(files(out))
+    return out, said, kept
+
+
+def test_interrupted_it_goes_on_where_it_stopped(interrupted):
+    out, said, kept = interrupted
+    assert [code for code, _, _ in said] == [130, 0], said
+    assert not any("Traceback" in errors for _, _, errors in said), said  # warnings of its health may be there
+    assert "run 1/4: SMI, seed 0\n" in said[0][1]
+    assert "stopped in run 2 of 4; the same command goes on from there" in said[0][1]
+    assert "1 of 4 runs are there already" in said[1][1]
+    assert "resumed    after step" in said[1][1]
+    runs = [line.split(" (")[0] for line in said[1][1].splitlines() if line.startswith("run ")]
+    assert runs == ["run 2/4: BarlowTwins, seed 0", "run 3/4: SMI, seed 1", "run 4/4: BarlowTwins, seed 1"]
+    assert " left)" in said[1][1]
+    before, after = kept
+    finished = {name: value for name, value in before.items() if "SMI/seed-0" in name}
+    assert len(finished) == 5
+    assert all(after[name] == value for name, value in finished.items())  # what is finished is not touched again
+    assert {path.name for path in out.iterdir()} == {"runs", "comparison.json", "table.md", "table.csv", "figure.html"}
+
+
+def test_a_signal_to_the_comparison_alone_reaches_the_run(tmp_path, capfd):
+    words = ["pretrain", "digits", f"--out={tmp_path / 'a'}", "encoder=homemade.Net", "--method.widths=[16]", "--log.every=1", "epochs=400"]
+    finished = threading.Event()
+
+    def stop():
+        while metrics_of(tmp_path / "a") < 3 and not finished.wait(0.01):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    try:
+        assert call(words) == -signal.SIGTERM
+    finally:
+        finished.set()
+        thread.join()
+    assert "stopped after step" in capfd.readouterr().out
+    assert (tmp_path / "a" / "checkpoints" / "last.pt").is_file()
+
+
+def test_the_tables_say_the_same(interrupted):
+    out, said, _ = interrupted
+    document = json.loads((out / "comparison.json").read_text())
+    assert [row["name"] for row in document["rows"]] == ["SMI", "BarlowTwins"]
+    first, second = document["rows"]
+    assert [score["score"] for score in first["scores"]] == ["kNN", "1 label", "5 labels", "10 labels"]
+    for row in document["rows"]:
+        assert row["step_ms"] > 0
+        assert row["loss_share"] == row["loss_ms"] / row["step_ms"] > 0  # on a busy machine anything
+        assert 100 < row["peak_mb"] < 2000
+        assert [run["seed"] for run in row["runs"]] == [0, 1]
+        for run in row["runs"]:
+            assert {score["stamp"] for score in run["results"]} == {protocol["stamp"] for protocol in document["protocols"]}
+    with (out / "table.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert float(lines[1]["kNN mean"]) == second["scores"][0]["mean"]
+    assert float(lines[1]["kNN difference low"]) == second["differences"][0]["low"]
+    assert float(lines[0]["1 label difference"]) == 0
+    markdown, shown = (out / "table.md").read_text(), said[-1][1]
+    mean, low = first["scores"][0]["mean"], first["scores"][0]["low"]
+    for text in (markdown, shown):
+        assert f"{mean:.1%} ± {mean - low:.1%}" in text
+        assert f"{100 * second['differences'][0]['mean']:+.1f} ± " in text
+        assert f"stamp {document['protocols'][0]['stamp']}" in text
+    assert "<script src=" not in (out / "figure.html").read_text()  # opens without a network
+
+
+def test_what_is_evaluated_are_the_runs(interrupted):
+    out, _, _ = interrupted
+    document = json.loads((out / "comparison.json").read_text())
+    for row in document["rows"]:
+        values = []
+        for run in row["runs"]:
+            (result,) = [json.loads(path.read_text()) for path in Path(run["folder"]).glob("eval/knn-*.json")]
+            values.append(result["scores"][0]["value"])
+            assert smi.Run(run["folder"]).config["seed"] == run["seed"]
+            assert run["command"].startswith("smi pretrain digits ")
+        assert row["scores"][0]["mean"] == pytest.approx(np.mean(values))
+
+
+def test_extended_only_what_is_missing_is_run(interrupted, capfd):
+    out, _, kept = interrupted
+    same = TINY | {"epochs": 12, "settings": SETTINGS | {"log.every": 1}}
+    comparison = compare("digits", methods=["SMI", "barlowtwins", "VICReg"], seeds=1, out=out, **same)
+    said = capfd.readouterr().out
+    assert "2 of 3 runs are there already" in said
+    assert [line for line in said.splitlines() if line.startswith("run ")] == ["run 3/3: VICReg, seed 0"]
+    now = files(out)
+    assert all(now[name] == value for name, value in kept[-1].items())
+    assert [row.name for row in comparison.rows] == ["SMI", "BarlowTwins", "VICReg"]
+    assert "one seed: there are no intervals" in comparison.text()
+    assert "±" not in comparison.text().split("knn on")[0]
+
+
+def test_another_configuration_is_refused_and_named(interrupted, capfd):
+    out, _, kept = interrupted
+    with pytest.raises(UserError, match=r"^SMI, seed 0: .* was begun with another configuration \(epochs: 12 there, 3 asked"):
+        compare("digits", methods=["SMI", "BarlowTwins"], seeds=2, out=out, **TINY | {"epochs": 3})
+    assert capfd.readouterr().out == ""
+    assert all(files(out)[name] == value for name, value in kept[-1].items())
+
+
+def test_a_sweep_in_which_a_run_fails(tmp_path, capfd):
+    """The others are made, it is noted and not tried again; a method without the setting runs as it is."""
+    settings = {key: value for key, value in SETTINGS.items() if key != "method.widths"}
+    given = TINY | {"protocols": ["knn"], "settings": settings, "out": tmp_path / "c", "seeds": 1}
+    methods = ["homemade.Agreement", "PIRL"]
+    compare("digits", methods=methods[:1], sweep="fails_at=0", **given)
+    assert "run 1/1: homemade.Agreement, fails_at=0.0, seed 0" in capfd.readouterr().out
+    comparison = compare("digits", methods=methods, sweep="method.fails_at=0,2", **given)
+    said = capfd.readouterr().out
+    runs = [line.split(" (")[0] for line in said.splitlines() if line.startswith("run ")]
+    assert runs == ["run 2/3: homemade.Agreement, fails_at=2.0, seed 0", "run 3/3: PIRL, seed 0"]
+    assert [row.name for row in comparison.rows] == ["homemade.Agreement, fails_at=0.0", "homemade.Agreement, fails_at=2.0", "PIRL"]
+    ((name, run),) = comparison.failed
+    assert name == "homemade.Agreement, fails_at=0.0"
+    assert "no longer a number" in run.failed
+    (column,) = comparison.columns
+    assert [comparison.score(row, column) is None for row in comparison.rows] == [True, False, False]
+    assert comparison.difference(comparison.rows[1], column) is None  # to what failed
+    with pytest.raises(TrainingError, match="1 of 3 runs failed"):
+        print_comparison(comparison, tmp_path / "c")
+    assert "failed: homemade.Agreement, fails_at=0.0, seed 0: " in capfd.readouterr().out
+
+
+def test_methods_are_paired(tmp_path):
+    """Under one seed one encoder, one order of images and one draw of views; under another seed others."""
+    asked = {"encoder": "homemade.Net", "batch_size": 32}
+    methods = ["SMI", "BarlowTwins", "SimCLR", "BYOL"]
+    _, jobs = plan("digits", asked, methods=methods, seeds=range(2), sweep="redundancy_weight=0.01,1", folder=tmp_path)
+    assert [job.name for job in jobs[:7]] == [
+        "SMI, redundancy_weight=0.01, seed 0",
+        "SMI, redundancy_weight=1.0, seed 0",
+        "BarlowTwins, redundancy_weight=0.01, seed 0",
+        "BarlowTwins, redundancy_weight=1.0, seed 0",
+        "SimCLR, seed 0",
+        "BYOL, seed 0",
+        "SMI, redundancy_weight=0.01, seed 1",
+    ]
+    store = load("digits", "pretrain")
+    seen: dict[int, list[list[torch.Tensor]]] = {0: [], 1: []}
+    for job in jobs:
+        method = create(job.config, len(store))
+        batch = Batches(store, 32, seed=job.config.seed).batch(3)
+        views = create_views(job.config, method)(batch.images, batch.generator())
+        seen[job.seed].append([batch.index, *views, *method.encoder.state_dict().values()])
+    for found in seen.values():
+        assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+    different = [not torch.equal(a, b) for a, b in zip(seen[0][0], seen[1][0], strict=True)]
+    assert all(different[:4])  # index, two views, weights of the convolution
+
+
+def result(value: float, *, k: int = 20) -> Result:
+    return Result({"name": "knn", "data": "digits", "k": k}, "encoder", {}, (Score("kNN", value),), "nearest neighbours")
+
+
+def rows(*values: dict[int, float]) -> tuple[Row, ...]:
+    return tuple(
+        Row(f"M{i}", None, f"M{i}", tuple(Trained(seed, "", "", (result(value),)) for seed, value in of.items()))
+        for i, of in enumerate(values)
+    )
+
+
+def test_intervals_and_differences_against_a_plain_computation():
+    a, b = {0: 0.91, 1: 0.88, 2: 0.93, 3: 0.9}, {3: 0.95, 1: 0.9, 0: 0.92}  # one run is missing
+    comparison = Comparison(rows(a, b), (0, 1, 2, 3), None, {})
+    (column,) = comparison.columns
+
+    def plain(values: list[float]) -> tuple[float, float, float]:
+        mean, error = np.mean(values), np.std(values, ddof=1) / np.sqrt(len(values))
+        return mean, *scipy.stats.t.interval(0.95, len(values) - 1, mean, error)
+
+    for row, values in zip(comparison.rows, (a, b), strict=True):
+        score = comparison.score(row, column)
+        assert (score.mean, score.low, score.high) == pytest.approx(plain(list(values.values())))
+    difference = comparison.difference(comparison.rows[1], column)
+    assert difference.seeds == (0, 1, 3)
+    assert (difference.mean, difference.low, difference.high) == pytest.approx(plain([0.01, 0.02, 0.05]))
+    assert difference.half < comparison.score(comparison.rows[1], column).half  # what pairing is for
+    assert "so far 7 of 8 runs" in comparison.text()
+
+
+def test_numbers_of_different_protocols_share_no_column():
+    first, second = rows({0: 0.9}, {0: 0.8})
+    other = Row("M1", None, "M1", (Trained(0, "", "", (result(0.8, k=5),)),))
+    assert len(Comparison((first, second), (0,), None, {}).columns) == 1
+    comparison = Comparison((first, other), (0,), None, {})
+    assert len(comparison.columns) == 2
+    assert comparison.difference(other, comparison.columns[1]) is None
+    assert "not comparable: knn was not the same for all runs" in comparison.text()
+    assert "80.0%" in comparison.text()
+    assert len({*next(csv.reader([comparison.csv().splitlines()[0]]))}) == len(next(csv.reader([comparison.csv().splitlines()[0]])))
+
+
+@pytest.mark.parametrize(("values", "scale"), [((0.001, 0.1), "log"), ((0.0, 0.1), "linear"), (((8, 8), (16, 16)), "category")])
+def test_the_figure_of_a_sweep(values, scale):
+    def row(method, value, score):
+        return Row(method, value, f"{method} {value}", tuple(Trained(s, "", "", (result(score + s / 100),)) for s in range(3)))
+
+    comparison = Comparison((row("A", values[1], 0.9), row("A", values[0], 0.8), row("B", None, 0.7)), (0, 1, 2), "key", {})
+    drawn = figure(comparison)
+    assert drawn.layout.xaxis.type == scale
+    a, b = drawn.data[0], drawn.data[1]
+    assert list(a.y) == pytest.approx([0.81, 0.91] if scale != "category" else [0.91, 0.81])
+    assert list(b.y) == pytest.approx([0.71, 0.71])  # a line across
+    assert a.marker.symbol != b.marker.symbol
+    assert a.line.dash != b.line.dash
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["digits", "--methods", "SMI", "BarlowTwin"], "did you mean BarlowTwins?"),
+        (["digitz", "--methods", "SMI"], "did you mean digits?"),
+        (["--methods", "SMI"], "name a recipe"),
+        (["digits"], "--methods"),
+        (["digits", "--methods", "SMI", "--seeds", "0"], "1 or more"),
+        (["digits", "--methods", "SMI", "--seed", "3"], "did you mean --seeds?"),
+        (["digits", "--methods", "SMI", "seed=3"], "--methods and --seeds say"),
+        (["digits", "--methods", "SMI", "BYOL", "--sweep", "redundancy_wieght=1,2"], "did you mean redundancy_weight?"),
+        (["digits", "--methods", "SMI", "--sweep", "redundancy_weight"], "a sweep is a setting and its values"),
+        (["digits", "--methods", "SMI", "--sweep", "redundancy_weight=1,,2"], "a sweep is a setting and its values"),
+        (["digits", "--methods", "SMI", "--sweep", "redundancy_weight=1,much"], "must be a number"),
+        (["digits", "--methods", "SMI", "BYOL", "--method.redundancy_weight", "1"], "is not a setting of BYOL"),
+        (["digits", "--methods", "SMI", "--protocol", "knnn"], "did you mean knn?"),
+        (["digits", "--methods", "SMI", "--encoder", "resnet5"], "did you mean resnet50?"),
+        (["digits", "--methods", "SMI", "--batch-size", "5000"], "make the batch smaller"),
+        (["digits", "--methods", "SMI", "--data", "nowhere"], "there is no set or folder"),
+        (["digits", "--methods", "SMI", "--log-to", "paper"], "there is no logger"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_nothing_is_run(arguments, sentence, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["smi", "compare", *arguments, "--out", "x"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    said = capfd.readouterr()
+    assert stop.value.code == 2
+    assert sentence in said.err
+    assert len(said.err.splitlines()) == 1
+    assert said.out == ""
+    assert list(tmp_path.iterdir()) == []
