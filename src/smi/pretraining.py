@@ -145,7 +145,7 @@ def _train(config: Config, run: Run, batches: Batches, images: Images, machine: 
     method = create(config, len(images.pretrain))
     method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     encoder = method.encoder
-    views = Views(method.policy(_policy(config)))
+    views = Views(method.policy(policy_of(config)))
     optimizer = _optimizer(config, method)
     per_epoch = batches.steps_per_epoch
     job = Job(
@@ -241,7 +241,8 @@ def create(config: Config, num_images: int) -> Method:
         raise refused(error, f"{config.method['name']} with these settings") from error
 
 
-def _policy(config: Config) -> Policy:
+def policy_of(config: Config) -> Policy:
+    """The recipe's views, of the size and with the solarization that the configuration asks for."""
     found = policy(config.views.policy, size=config.views.size)
     if config.views.solarize_p is None:
         return found
