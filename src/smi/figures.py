@@ -99,24 +99,24 @@ def _linear_curves(asked: Asked) -> Any:
 def _eigenspectrum(asked: Asked) -> Any:
     from smi.analysis.eigenspectrum import eigenspectrum
 
-    runs, (found, data) = asked.called(), _features(asked)
-    return eigenspectrum(runs, {name: features.h for name, features in found.items()}, data=data)
+    found, of = _features(asked)
+    return eigenspectrum(asked.called(), {name: features.h for name, features in found.items()}, of=of)
 
 
 def _variance_violin(asked: Asked) -> Any:
     from smi.analysis.variance_violin import variance_violin
 
-    runs, (found, data) = asked.called(), _features(asked)
-    return variance_violin(runs, {name: features.h for name, features in found.items()}, data=data)
+    found, of = _features(asked)
+    return variance_violin(asked.called(), {name: features.h for name, features in found.items()}, of=of)
 
 
 def _tsne(asked: Asked) -> Any:
     from smi.analysis.tsne import embed, labels_of, tsne
 
-    found, data = _features(asked)
+    found, of = _features(asked)
     for features in found.values():
-        labels_of(features, data)  # before the long part
-    return tsne({name: embed(features.h.numpy(), seed=asked.seed) for name, features in found.items()}, found, data=data)
+        labels_of(features, of)  # before the long part
+    return tsne({name: embed(features.h.numpy(), seed=asked.seed) for name, features in found.items()}, found, of=of)
 
 
 def _energy_maps(asked: Asked) -> Any:
@@ -127,7 +127,9 @@ def _energy_maps(asked: Asked) -> Any:
     sample = _sample(asked, runs)
     resolution = max(encoder.resolution for encoder in encoders.values())
     images, captions = some_images(sample, resolution, min(asked.images or ROWS, 12))
-    return energy_maps(images, {name: energies(encoder, images) for name, encoder in encoders.items()}, captions, data=sample.data)
+    found = {name: energies(encoder, images) for name, encoder in encoders.items()}
+    maps, places = {name: energy for name, (energy, _) in found.items()}, [place for _, place in found.values()]
+    return energy_maps(images, maps, captions, of=sample.described, places=places)
 
 
 def _landscape(asked: Asked) -> Any:
@@ -164,7 +166,7 @@ def _sample(asked: Asked, runs: dict[str, Run]) -> Any:
     from smi.analysis.sample import Sample, source_of
 
     root = next((root for run in runs.values() if (root := asked.root_of(run))), None)
-    return Sample(source_of(runs, asked.data), root, asked.images or MOST, asked.seed, asked.num_workers)
+    return Sample(source_of(runs, asked.data), root, asked.images or MOST, asked.seed, asked.num_workers).found()
 
 
 def _encoder(asked: Asked, run: Run) -> Any:
@@ -178,7 +180,7 @@ def _features(asked: Asked) -> tuple[dict[str, Any], str]:
 
     runs = asked.called()
     sample = _sample(asked, runs)
-    return {name: features(_encoder(asked, run), sample) for name, run in runs.items()}, sample.data
+    return {name: features(_encoder(asked, run), sample) for name, run in runs.items()}, sample.described
 
 
 @dataclass(frozen=True)

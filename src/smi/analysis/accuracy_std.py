@@ -1,6 +1,6 @@
 """Accuracy of a linear classifier against feature std at the end of training: a point for each run, λ beside it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
 
@@ -31,7 +31,7 @@ def accuracy_std(runs: Mapping[str, Run], *, data: str | None = None) -> go.Figu
             customdata=[[name, str(runs[name].folder)] for name in names],
             name=method,
             mode="lines+markers+text" if labelled else "markers",
-            textposition="top center",
+            textposition=_beside([top1(results[name]) for name in names]),
             textfont={"size": FONT - 1},
             line=style.line(1.5),
             marker=style.marker(12, most=0),
@@ -47,6 +47,15 @@ def accuracy_std(runs: Mapping[str, Run], *, data: str | None = None) -> go.Figu
         f"Accuracy against the spread of features ({setting(runs.values())}). λ is the weight of the redundancy. "
         f"{first.protocol['name']} on {first.protocol['data']}: {first.sentence}.",
     )
+
+
+def _beside(values: Sequence[float]) -> list[str]:
+    """Where labels go, off the line that joins the points: to the left where it rises, to the right where it falls."""
+    found = []
+    for i, value in enumerate(values):
+        rises, falls = i + 1 < len(values) and values[i + 1] > value, i > 0 and values[i - 1] > value
+        found.append("bottom center" if rises and falls else "top left" if rises else "top right" if falls else "top center")
+    return found
 
 
 def _room(figure: go.Figure) -> None:

@@ -19,8 +19,13 @@ ROWS = 4
 SIDE = 170  # pixels of a panel
 
 
-def energy_maps(images: Tensor, maps: Mapping[str, Tensor], captions: Sequence[str], *, data: str) -> go.Figure:
-    """images: uint8 [n, 3, S, S]. maps: of each run float [n, S, S]. A row for each image, a column for each run."""
+def energy_maps(
+    images: Tensor, maps: Mapping[str, Tensor], captions: Sequence[str], *, of: str, places: Sequence[tuple[int, int]] = ()
+) -> go.Figure:
+    """images: uint8 [n, 3, S, S]. maps: of each run float [n, S, S]. A row for each image, a column for each.
+
+    of: which images, in words. places: H, W of each map.
+    """
     names = list(maps)
     rows, columns = len(images), 1 + len(names)
     figure = make_subplots(
@@ -74,10 +79,12 @@ def energy_maps(images: Tensor, maps: Mapping[str, Tensor], captions: Sequence[s
             font={"size": SMALL + 1},
         )
     figure.update_annotations(selector=lambda note: note.textangle is None, font_size=FONT)
+    sizes = [f"{high} × {wide}" for high, wide in dict.fromkeys(places)]
+    size = f", from {' or '.join(sizes)} places" if sizes else ""
     finish(
         figure,
-        f"Held-out images of {data} and, over them, the ℓ2 norm over channels of each encoder's last feature map, enlarged to the image "
-        "(bilinear) and scaled from its least to its most: maps show where, not how much.",
+        f"{of[0].upper()}{of[1:]} and, over them, the ℓ2 norm over channels of each encoder's last feature map, enlarged to the image "
+        f"(bilinear{size}) and scaled from its least to its most: maps show where, not how much.",
         width=130 + columns * SIDE,
         height=70 + rows * SIDE,
         axes=False,
@@ -93,13 +100,18 @@ def between_0_and_1(energy: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def energies(encoder: Pretrained, images: Tensor) -> Tensor:
-    """uint8 [n, 3, S, S] to float [n, S, S]: the norm over channels of the feature map, at the image's size."""
+def energies(encoder: Pretrained, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+    """uint8 [n, 3, S, S] to float [n, S, S]: the norm over channels of the feature map, at the image's size; and H, W of the map."""
     device = next(encoder.parameters()).device
     with evaluation_mode(encoder):
         features = encoder.map(normalise(images.to(device), encoder.mean, encoder.std, encoder.image_size))  # [n, C, H, W]
+    if features.shape[2:].numel() == 1:
+        raise UserError(
+            f"the last feature map of {encoder.source} has one place for images of {encoder.image_size} pixels, so it cannot show where it "
+            "looks: give runs with larger images"
+        )
     energy = torch.linalg.vector_norm(features.float(), dim=1, keepdim=True)
-    return interpolate(energy, images.shape[-2:], mode="bilinear")[:, 0].cpu()
+    return interpolate(energy, images.shape[-2:], mode="bilinear")[:, 0].cpu(), (features.shape[2], features.shape[3])
 
 
 def some_images(sample: Sample, resolution: int, count: int = ROWS) -> tuple[Tensor, list[str]]:

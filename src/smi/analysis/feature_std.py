@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
 
 from smi.analysis.logged import add_series
-from smi.analysis.style import finish, frame, legend, setting
+from smi.analysis.style import finish, frame, from_zero, legend, setting
 from smi.run import Run
 
 
@@ -13,6 +13,7 @@ def feature_std(runs: Mapping[str, Run]) -> go.Figure:
     figure = go.Figure()
     add_series(figure, runs, "feature_std")
     frame(figure, x="epoch", y="feature std")
+    from_zero(figure)
     legend(figure)
     return finish(
         figure,

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
 
 from smi.analysis.logged import lines_of
-from smi.analysis.style import finish, frame, legend, looks, setting
+from smi.analysis.style import finish, frame, from_zero, legend, looks, setting
 from smi.errors import UserError
 from smi.run import Run
 
@@ -28,6 +28,7 @@ def gradient_norm(runs: Mapping[str, Run], *, window: int = WINDOW) -> go.Figure
             hovertemplate="step %{x}: %{y:.4g}",
         )
     frame(figure, x="step", y="gradient norm", log_y=True)
+    from_zero(figure)
     _whole_decades(figure)
     legend(figure, log_y=True)
     return finish(

@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots  # type: ignore[import-untyped,unused-
 from torch import Tensor
 
 from smi.analysis.pictures import add_picture
-from smi.analysis.style import DASHES, FONT, INK, finish, frame
+from smi.analysis.style import AXIS, DASHES, FONT, INK, finish, frame
 from smi.data import Batch
 from smi.errors import UserError
 from smi.evaluate.features import evaluation_mode
@@ -22,6 +22,7 @@ from smi.views import Views
 
 SHARES = {"low": (0.01, 0.04), "middle": (0.49, 0.52), "high": (0.96, 0.99)}  # quantiles of the pairs that are shown
 STEEPEST = 5.0  # where the axis of slopes ends: SMI's have no bound but eps
+CURVES, PAIR = 380, 132  # pixels: heights of panels
 LEAST = 16  # pairs to choose from
 
 
@@ -70,13 +71,10 @@ def landscape(shape: Shape | None = None, pairs: Pairs | None = None, *, of: str
         rows=rows,
         cols=6,
         specs=[[{"colspan": 3}, None, None, {"colspan": 3}, None, None], *[[{"colspan": 2}, None] * 3] * len(shown)],
-        row_heights=[430, *[170] * len(shown)],
-        vertical_spacing=0.1 if shown else 0,
         horizontal_spacing=0.07,
-        subplot_titles=["", "", *(title(pairs, level, i) for row in shown for level, i in row.items())] if pairs is not None else None,
     )
     for number, (name, (rho, value, slope)) in enumerate(curves(shape).items()):
-        line = {"color": ("#0072b2", "#d55e00")[number // 2], "dash": DASHES[(0, 1, 3, 2)[number]], "width": 2.4}
+        line = {"color": ("#0072b2", "#d55e00")[number // 2], "dash": DASHES[(0, 1, 3, 2)[number]], "width": 2.4, "simplify": False}
         for column, (y, letter) in enumerate(((value, "L"), (slope, "|dL/dρ|"))):
             figure.add_scatter(
                 x=rho,
@@ -93,13 +91,16 @@ def landscape(shape: Shape | None = None, pairs: Pairs | None = None, *, of: str
     if pairs is not None:
         _mark(figure, pairs, shown, shape)
         for row, some in enumerate(shown, 2):
-            for column, i in enumerate(some.values()):
-                add_picture(figure, side_by_side(pairs.first[i], pairs.second[i]), row=row, col=1 + 2 * column)
+            for column, (level, i) in enumerate(some.items()):
+                place = {"row": row, "col": 1 + 2 * column}
+                add_picture(figure, side_by_side(pairs.first[i], pairs.second[i]), **place)
+                _caption(figure, title(pairs, level, i), **place)
     frame(figure, x="correlation ρ of a pair", y="objective L(ρ)", row=1, col=1)
     frame(figure, x="correlation ρ of a pair", y="sensitivity |dL/dρ|", row=1, col=4)
     figure.update_yaxes(range=[0, 4.2], row=1, col=1)
     figure.update_yaxes(range=[0, STEEPEST], row=1, col=4)
     figure.update_xaxes(range=[-1, 1], row=1)
+    height = _stack(figure, len(shown))
     figure.update_annotations(font_size=FONT)
     figure.update_layout(legend={"orientation": "h", "x": 0, "y": 1, "yref": "container", "yanchor": "top", "font": {"size": FONT}})
     beneath = (
@@ -114,8 +115,28 @@ def landscape(shape: Shape | None = None, pairs: Pairs | None = None, *, of: str
         f"and logcosh(M(ρ) + {shape.shift:g}) for different samples (redundancy, before its weight λ), ε = {shape.eps:g}; Barlow Twins: "
         f"(1 − ρ)² and ρ² for entries of its matrix of coordinates. SMI's slopes grow without bound but ε towards |ρ| = 1.{beneath}",
         width=1000,
-        height=560 + 230 * len(shown),
+        height=height + 64 + AXIS + 18,
         top=64,
+    )
+
+
+def _stack(figure: go.Figure, rows: int) -> int:
+    """Panels one beneath the other, as high as they need; their height together."""
+    heights, gaps = [CURVES, *[PAIR] * rows], [0, AXIS + 30, *[34] * (rows - 1)][: rows + 1]
+    total = sum(heights) + sum(gaps)
+    top = total
+    for row, (height, gap) in enumerate(zip(heights, gaps, strict=True), 1):
+        top -= gap
+        figure.update_yaxes(domain=[(top - height) / total, top / total], row=row)
+        top -= height
+    return total
+
+
+def _caption(figure: go.Figure, text: str, row: int, col: int) -> None:
+    """Above a panel."""
+    x, y = (next(select(row=row, col=col)).plotly_name.replace("axis", "") for select in (figure.select_xaxes, figure.select_yaxes))
+    figure.add_annotation(
+        text=text, xref=f"{x} domain", yref=f"{y} domain", x=0.5, y=1, xanchor="center", yanchor="bottom", yshift=3, showarrow=False
     )
 
 

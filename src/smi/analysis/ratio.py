@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
 
 from smi.analysis.logged import add_series
-from smi.analysis.style import finish, frame, legend, setting
+from smi.analysis.style import finish, frame, from_zero, legend, setting
 from smi.errors import UserError
 from smi.run import Run
 
@@ -21,6 +21,7 @@ def ratio(runs: Mapping[str, Run]) -> go.Figure:
         )
     frame(figure, x="epoch", y="redundancy ÷ alignment")
     figure.update_yaxes(rangemode="tozero")
+    from_zero(figure)
     legend(figure)
     note = f" Of one term only, so not here: {', '.join(without)}." if without else ""
     return finish(

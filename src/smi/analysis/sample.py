@@ -5,7 +5,7 @@ The images depend on the seed, not on the encoder: runs side by side are shown t
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -38,6 +38,20 @@ class Sample:
     @property
     def data(self) -> str:
         return Path(self.source).name or self.source
+
+    @property
+    def described(self) -> str:
+        return f"held-out images of {self.data}" if self.split == "val" else f"images of {self.data}, all of which may be trained on"
+
+    def found(self) -> "Sample":
+        """The same of all images where none are held out, as in a folder without classes."""
+        root = Path(self.root) if self.root else None
+        try:
+            resolve(self.source, self.split, root)
+        except UserError:
+            resolve(self.source, "pretrain", root)
+            return replace(self, split="pretrain")
+        return self
 
     @contextmanager
     def open(self, resolution: int) -> Iterator[tuple[Store, list[str]]]:

@@ -20,7 +20,12 @@ def std_summary(sets: Mapping[str, Mapping[str, Run]]) -> go.Figure:
     look = looks(every)
     order = list(every)
     figure = make_subplots(
-        rows=len(sets), cols=2, column_widths=[0.62, 0.38], horizontal_spacing=0.11, vertical_spacing=min(0.08, 90 / (ROW * len(sets)))
+        rows=len(sets),
+        cols=2,
+        column_widths=[0.62, 0.38],
+        horizontal_spacing=0.11,
+        vertical_spacing=min(0.1, 110 / (ROW * len(sets))),
+        subplot_titles=[text for data in sets for text in (f"<b>{data}</b>", "")],
     )
     sentences: dict[str, list[str]] = {}
     seen: set[str] = set()
@@ -54,13 +59,12 @@ def std_summary(sets: Mapping[str, Mapping[str, Run]]) -> go.Figure:
             showlegend=False,
             width=0.6,
             marker={
-                "color": "white",
+                "color": [look[name].colour for name in runs],
                 "line": {"color": [look[name].colour for name in runs], "width": 1.5},
                 "pattern": {
                     "shape": [PATTERNS[order.index(name) % len(PATTERNS)] for name in runs],
-                    "fgcolor": [look[name].colour for name in runs],
                     "fillmode": "replace",
-                    "bgcolor": [look[name].colour if order.index(name) % len(PATTERNS) == 0 else "white" for name in runs],
+                    "bgcolor": "white",
                     "size": 7,
                 },
             },
@@ -68,8 +72,9 @@ def std_summary(sets: Mapping[str, Mapping[str, Run]]) -> go.Figure:
             row=row,
             col=2,
         )
+        figure.update_xaxes(range=[0, 1.02 * max(series(run, "epoch")[1][-1] for run in runs.values())], row=row, col=1)
         last = row == len(sets)
-        frame(figure, x="epoch" if last else "", y=f"<b>{data}</b><br>feature std", row=row, col=1)
+        frame(figure, x="epoch" if last else "", y="feature std", row=row, col=1)
         frame(figure, x="", y="top-1, %", row=row, col=2)
         figure.update_xaxes(showgrid=False, ticks="", row=row, col=2)
         figure.update_yaxes(range=[0, 112], tickvals=[0, 25, 50, 75, 100], row=row, col=2)
@@ -83,6 +88,6 @@ def std_summary(sets: Mapping[str, Mapping[str, Run]]) -> go.Figure:
         figure,
         "Left: std over the batch of each coordinate of features of length 1, averaged over coordinates, while pretraining. Right: top-1 "
         f"on held-out images of a linear classifier on the frozen encoder ({how}).",
-        height=ROW * len(sets) + 90,
-        top=44,
+        height=ROW * len(sets) + 110,
+        top=64,
     )

@@ -120,6 +120,7 @@ def setting(runs: Iterable[Run]) -> str:
 
 def finish(figure: go.Figure, caption: str, *, width: int = 900, height: int = 560, axes: bool = True, top: int = TOP) -> go.Figure:
     """White, with a caption beneath; `height` is without it."""
+    top = max(top, figure.layout.margin.t or 0)
     lines = textwrap.wrap(caption, (width - 40) // 6)
     bottom = (AXIS if axes else 12) + LINE * len(lines) + 18
     figure.update_layout(
@@ -161,6 +162,11 @@ def _scale(log: bool) -> dict[str, Any]:
     return {"type": "log", "dtick": 1, "minor": {"ticks": "outside", "ticklen": 3, "dtick": "D1"}, "exponentformat": "power"} if log else {}
 
 
+def from_zero(figure: go.Figure) -> None:
+    """Steps or epochs, from the beginning to a little beyond the last."""
+    figure.update_xaxes(range=[0, 1.02 * max((float(trace.x[-1]) for trace in figure.data if len(trace.x)), default=1)])
+
+
 def legend(figure: go.Figure, *, log_y: bool = False, log_x: bool = False) -> None:
     """In the corner where the fewest points are, of a figure with one panel; above it if all corners are taken."""
     shown = [trace for trace in figure.data if trace.showlegend is not False]
@@ -175,7 +181,9 @@ def legend(figure: go.Figure, *, log_y: bool = False, log_x: bool = False) -> No
     }
     best = min(corners, key=lambda corner: corners[corner])
     if corners[best] > 0.02 * len(points) or high > 0.6:
-        figure.update_layout(legend={"orientation": "h", "x": 0, "y": 1.01, "xanchor": "left", "yanchor": "bottom"}, margin_t=40 + 22)
+        figure.update_layout(legend={"orientation": "h", "x": 0, "y": 1.01, "xanchor": "left", "yanchor": "bottom"})
+        wide_as = sum(60 + 8 * len(trace.name or "") for trace in shown)
+        figure.update_layout(margin_t=8 + 22 * -(-wide_as // 780))
         return
     right, above = best
     figure.update_layout(

@@ -12,14 +12,14 @@ from smi.analysis.style import FONT, SMALL, finish
 from smi.errors import UserError
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#8b4513", "#7f7f7f", "#6a3d9a")
-SYMBOLS = ("circle", "square", "diamond", "cross", "x", "circle-open", "square-open", "diamond-open")
+SYMBOLS = ("circle", "square", "diamond", "cross", "circle-open", "square-open", "diamond-open")  # not x: few fonts have its glyph
 COMPONENTS = 50  # what features are reduced to before, as is usual
 PERPLEXITY = 30.0
 LISTED = 20  # classes in a legend
 
 
-def tsne(places: Mapping[str, NDArray[np.float32]], features: Mapping[str, Features], *, data: str) -> go.Figure:
-    """places: [n, 3] of each run. features: what they are places of."""
+def tsne(places: Mapping[str, NDArray[np.float32]], features: Mapping[str, Features], *, of: str) -> go.Figure:
+    """places: [n, 3] of each run. features: what they are places of. of: which images, in words."""
     names = list(places)
     columns = min(2, len(names))
     rows = -(-len(names) // columns)
@@ -31,12 +31,12 @@ def tsne(places: Mapping[str, NDArray[np.float32]], features: Mapping[str, Featu
         horizontal_spacing=0.01,
         vertical_spacing=0.05,
     )
-    labels = labels_of(features[names[0]], data)
+    labels = labels_of(features[names[0]], of)
     present = sorted(set(labels.tolist()))
     for number, name in enumerate(names):
         found = features[name]
         for i, label in enumerate(present):
-            which = labels_of(found, data) == label
+            which = labels_of(found, of) == label
             title = found.classes[label] if found.classes else str(label)
             figure.add_scatter3d(
                 x=places[name][which, 0],
@@ -48,17 +48,17 @@ def tsne(places: Mapping[str, NDArray[np.float32]], features: Mapping[str, Featu
                 legendgroup=title,
                 showlegend=number == 0 and len(present) <= LISTED,
                 mode="markers",
-                marker={"color": COLOURS[i % len(COLOURS)], "symbol": SYMBOLS[i % len(SYMBOLS)], "size": 3.2, "line": {"width": 0}},
+                marker={"color": COLOURS[i % len(COLOURS)], "symbol": SYMBOLS[i % len(SYMBOLS)], "size": 3.6, "line": {"width": 0}},
                 row=number // columns + 1,
                 col=number % columns + 1,
             )
     bare = {"showticklabels": False, "title": "", "showbackground": False, "gridcolor": "#dddddd", "zeroline": False, "showspikes": False}
-    figure.update_scenes(xaxis=bare, yaxis=bare, zaxis=bare, aspectmode="cube", camera={"eye": {"x": 1.25, "y": 1.25, "z": 0.9}})
+    figure.update_scenes(xaxis=bare, yaxis=bare, zaxis=bare, aspectmode="cube", camera={"eye": {"x": 1.0, "y": 1.0, "z": 0.7}})
     figure.update_annotations(font_size=FONT + 1)
     count = len(labels)
     finish(
         figure,
-        f"3-D t-SNE (perplexity {perplexity(count):g}) of the frozen features of {count:,} held-out images of {data}, reduced by principal "
+        f"3-D t-SNE (perplexity {perplexity(count):g}) of the frozen features of {count:,} {of}, reduced by principal "
         f"components to {COMPONENTS} coordinates before. Axes have no unit; distances between clusters mean little.",
         width=190 + 470 * columns,
         height=40 + 460 * rows,
@@ -88,10 +88,8 @@ def perplexity(count: int) -> float:
     return min(PERPLEXITY, float((count - 1) // 3))
 
 
-def labels_of(features: Features, data: str) -> NDArray[np.int64]:
+def labels_of(features: Features, of: str) -> NDArray[np.int64]:
     if features.labels is None:
-        raise UserError(
-            f"{data} has no labels to colour t-SNE by: name a set whose held-out images lie in a folder for each class (--data)"
-        )
+        raise UserError(f"the {of} have no labels to colour t-SNE by: name a set whose images lie in a folder for each class (--data)")
     found: NDArray[np.int64] = features.labels.numpy()
     return found

@@ -12,8 +12,8 @@ from smi.errors import UserError
 from smi.run import Run
 
 
-def variance_violin(runs: Mapping[str, Run], features: Mapping[str, Tensor], *, data: str) -> go.Figure:
-    """features: h [n, F] of each run, of the same images."""
+def variance_violin(runs: Mapping[str, Run], features: Mapping[str, Tensor], *, of: str) -> go.Figure:
+    """features: h [n, F] of each run, of the same images. of: which images, in words."""
     figure = go.Figure()
     most = 0.0
     for name, look in looks(runs).items():
@@ -43,8 +43,8 @@ def variance_violin(runs: Mapping[str, Run], features: Mapping[str, Tensor], *, 
     figure.update_xaxes(tickfont={"size": SMALL + 2})
     return finish(
         figure,
-        f"Variance of each of F = {' or '.join(map(str, dims))} coordinates of features of length 1, times F, over {count:,} held-out "
-        f"images of {data}. Box: quartiles and median; dashed: mean, which is 1 (dotted) at most. Coordinates near 0 say nothing.",
+        f"Variance of each of F = {' or '.join(map(str, dims))} coordinates of features of length 1, times F, over {count:,} {of}. "
+        "Box: quartiles and median; dashed: mean, which is 1 (dotted) at most. Coordinates near 0 say nothing.",
         width=max(560, 180 + 170 * len(runs)),
     )
 
