@@ -70,6 +70,11 @@ def test_table_3_pairs_runs_of_one_setting(tmp_path):
     assert rows["digits"][0] == ("-",) * 3
     assert rows["digits"][1][:3] == ("90.0", "80.0", "-10.0")
     assert rows["ImageWoof"][1] == ("-",) * 6
+    write_result(runs[0], 0.4, protocol="linear-cached")
+    write_result(runs[1], 0.6, protocol="linear-cached")
+    (runs[1].folder / "eval" / next(p.name for p in (runs[1].folder / "eval").glob("linear-cifar10*"))).unlink()
+    rows = {left[0]: here for left, _, here in table_3(runs).rows}
+    assert rows["CIFAR-10"][:3] == ("40.0", "60.0", "+20.0")  # under the protocol that both have
 
 
 def test_table_3_says_what_is_not_identical(tmp_path):

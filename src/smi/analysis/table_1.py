@@ -7,7 +7,7 @@ from typing import Any
 from smi.analysis.grouped import NONE, Group, Table, percent, yes
 from smi.analysis.paper import TABLE_1, Accuracy
 from smi.analysis.scores import results_of, top1, top5
-from smi.analysis.style import method_of
+from smi.analysis.style import data_of, method_of
 from smi.errors import UserError
 from smi.evaluate.fewshot import interval
 from smi.methods import HOMES, find_method
@@ -55,7 +55,9 @@ def table_1(runs: Sequence[Run], *, data: str | None = None) -> Table:
     protocols = {here.stamp: f"{here.protocol} on {here.data}: {here.sentence}." for here in ours}
     notes = ["SN: one network for both views. MC: small crops beside the large views. Accuracies in per cent; - : not there."]
     if ours:
-        notes.append("Ours are of other images, encoders and epochs than the paper's: compare them with each other, column by column.")
+        notes.append(
+            "Ours are of other images, encoders and epochs than the paper's: compare ours with ours, of one data set, encoder and protocol."
+        )
     if any(len(here.top1) > 1 for here in ours):
         notes.append("±: 95 % interval of the mean over seeds, how many in brackets.")
     return Table(
@@ -72,17 +74,20 @@ def table_1(runs: Sequence[Run], *, data: str | None = None) -> Table:
 
 
 def measured(runs: Sequence[Run], data: str | None = None) -> list[Here]:
-    """Runs that differ by their seed alone are one row."""
+    """Runs that differ by their seed alone are one row. Of several protocols, the first that all runs on a data set share."""
     groups: dict[tuple[Any, ...], list[tuple[Run, Result]]] = {}
+    every = {run.folder: results_of(run, data=data) for run in runs}
     for run in runs:
-        results = results_of(run, data=data)
+        results = every[run.folder]
         if not results:
             raise UserError(
                 f"{run.folder} has no linear or linear-cached results{f' on {data}' if data else ''} yet: run "
                 f"`smi evaluate {run.folder} --protocol linear` (or linear-cached, which takes seconds)"
             )
         config = {name: value for name, value in run.config.items() if name not in ("seed", "methods", "log", "precision")}
-        groups.setdefault((results[0].stamp, repr(config)), []).append((run, results[0]))
+        others = [{r.stamp for r in every[other.folder]} for other in runs if data_of(other) == data_of(run)]
+        shared = next((r for r in results if all(r.stamp in stamps for stamps in others)), results[0])
+        groups.setdefault((shared.stamp, repr(config)), []).append((run, shared))
     found = []
     for some in groups.values():
         run, result = some[0]
