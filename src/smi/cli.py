@@ -84,6 +84,8 @@ def parser() -> Parser:
         _add_data,
         _add_views,
         _add_cost,
+        _add_figure,
+        _add_table,
     ):
         add(commands)
     for command in commands.choices.values():
@@ -183,7 +185,9 @@ def _add_compare(commands: "argparse._SubParsersAction[Parser]") -> None:
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder of runs, tables and figure")
     command.add_argument("--seeds", type=_positive, default=3, metavar="N", help="so many, from 0 on (default: %(default)s)")
     command.add_argument(
-        "--sweep", metavar="KEY=V1,V2,...", help="values of a setting of the methods that have it: redundancy_weight=0.01,0.1"
+        "--sweep",
+        metavar="KEY=V1,V2,...",
+        help="values of a setting of the methods that have it, redundancy_weight=0.01,0.1; or of one, SMI.redundancy_weight=0.01,0.1",
     )
     command.add_argument("--protocol", nargs="+", metavar="NAME", help="as in `smi evaluate` (default: knn, linear-cached and fewshot)")
     _add_pretraining(command)
@@ -412,6 +416,62 @@ def _cost(arguments: argparse.Namespace) -> None:
     from smi.analysis.cost import print_cost
 
     print_cost(batch=arguments.batch, dim=arguments.dim, devices=arguments.devices, measured=arguments.measure, as_json=arguments.json)
+
+
+def _add_figure(commands: "argparse._SubParsersAction[Parser]") -> None:
+    command = commands.add_parser(
+        "figure",
+        help="the paper's figures, of any runs: to print (.svg, .png) and to explore (.html)",
+        description="Draw one of the paper's figures of some runs. FILE.html opens without a network: hover, zoom, rotate. FILE.svg and "
+        "FILE.png need pip install 'smi-ssl[figures]' and Chrome or Chromium. smi figure --list: which there are.",
+        allow_abbrev=False,
+    )
+    command.add_argument("name", nargs="?", metavar="NAME", help="which, as `smi figure --list` shows them")
+    command.add_argument("sources", nargs="*", metavar="RUN", help="runs' folders")
+    command.add_argument("--out", type=Path, metavar="FILE", help="FILE.html, FILE.svg or FILE.png")
+    command.add_argument("--data", metavar="NAME|PATH", help="images to look at (default: what the runs were pretrained on)")
+    command.add_argument("--images", type=_positive, metavar="N", help="so many at most (default: 2000; pairs 512, energy maps 4)")
+    command.add_argument("--seed", type=int, default=0, metavar="S", help="which images (default: %(default)s)")
+    command.add_argument("--list", action="store_true", help="list the figures and stop")
+    _add_machine(command)
+    command.set_defaults(run=_figure)
+
+
+def _figure(arguments: argparse.Namespace) -> None:
+    from smi.figures import print_figures, write_figure
+
+    if arguments.list:
+        return print_figures()
+    if arguments.name is None:
+        raise UserError("name a figure: `smi figure --list` shows them")
+    if arguments.out is None:
+        raise UserError(f"give the figure a file: --out {arguments.name}.html")
+    names = ("data", "root", "images", "seed", "device", "num_workers")
+    write_figure(arguments.name, arguments.sources, arguments.out, **{name: getattr(arguments, name) for name in names})
+    return None
+
+
+def _add_table(commands: "argparse._SubParsersAction[Parser]") -> None:
+    command = commands.add_parser(
+        "table",
+        help="the paper's tables, with what runs scored here beside its numbers",
+        description="Print Table 1 (accuracy by method), 2 (what each loss costs) or 3 (Barlow Twins against SMI by data set): the paper's "
+        "numbers in one group of columns, those of the given runs in another.",
+        allow_abbrev=False,
+    )
+    command.add_argument("number", type=int, choices=(1, 2, 3), metavar="1|2|3")
+    command.add_argument("sources", nargs="*", metavar="RUN", help="runs' folders, with results of `smi evaluate`")
+    command.add_argument("--data", metavar="NAME|PATH", help="what they were evaluated on (default: what they were pretrained on)")
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--markdown", dest="form", action="store_const", const="markdown", help="print Markdown")
+    form.add_argument("--json", dest="form", action="store_const", const="json", help="print JSON")
+    command.set_defaults(run=_table, form="text")
+
+
+def _table(arguments: argparse.Namespace) -> None:
+    from smi.figures import print_table
+
+    print_table(arguments.number, arguments.sources, data=arguments.data, form=arguments.form)
 
 
 def _add_data(commands: "argparse._SubParsersAction[Parser]") -> None:

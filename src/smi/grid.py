@@ -70,7 +70,9 @@ def plan(
         for row, (method, value) in rows.items():
             settings = dict(asked) if value is None else {**asked, f"method.{key}": value}
             config = resolve(recipe, {**settings, "method": method, "seed": seed})
-            where = folder / "runs" / re.sub(r"[^\w.,=+\[\]-]+", "_", row.replace(", ", ",")) / f"seed-{seed}"
+            own = resolve(recipe, {**asked, "method": method, "seed": seed})
+            name = method if config == own else row.replace(", ", ",")  # the value that it has anyway is the run without a sweep
+            where = folder / "runs" / re.sub(r"[^\w.,=+\[\]-]+", "_", name) / f"seed-{seed}"
             named = (f"--method={method}", f"--seed={seed}", f"--out={where}", *words)
             dotted = [f"{'--' if '.' in name else ''}{name}={_text(value)}" for name, value in settings.items()]
             jobs.append(Job(row, method, value, seed, where, config, ("pretrain", recipe, *named, *dotted)))
@@ -85,11 +87,14 @@ def _rows(
         return None, {name: (name, None) for name in methods}
     key, values = _swept(sweep)
     known = {name: [setting for setting in settings_of(find_method(name)) if setting != "num_images"] for name in methods}
+    only, _, setting = key.rpartition(".")
+    if only in known:  # SMI.redundancy_weight is for one method alone
+        key, known = setting, {name: settings if name == only else [] for name, settings in known.items()}
     if not any(key in settings for settings in known.values()):
         every = list(dict.fromkeys(setting for settings in known.values() for setting in settings))
         close = difflib.get_close_matches(key, every, 1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(every)}" if every else "there are none"
-        raise UserError(f"{key} is not a setting of {' or '.join(known)}: {hint}")
+        raise UserError(f"{key} is not a setting of {only if only in known else ' or '.join(known)}: {hint}")
     rows: dict[str, tuple[str, Any]] = {}
     for name, settings in known.items():
         if key not in settings:

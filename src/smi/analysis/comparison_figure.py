@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from smi.analysis.comparison import Comparison, Estimate
-from smi.analysis.curves import COLOURS, DASHES
+from smi.analysis.style import COLOURS, DASHES, SYMBOLS
 from smi.checkpoint import write_text
-
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
 
 
 def write_figure(comparison: Comparison, path: Path) -> None:

@@ -4,14 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from smi.analysis.style import COLOURS, DASHES
 from smi.checkpoint import write_text
 from smi.run import Run
 
 Line = Mapping[str, Any]
-
-# Told apart without colour too: by dash and by place in the legend.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid")
 
 PANELS: tuple[tuple[str, Callable[[Line], Any], bool], ...] = (
     ("loss, as a share of its first value", lambda line: line["loss"], False),

@@ -1,0 +1,132 @@
+"""Where encoders look: the length of the features at each place of the last feature map, laid over the image. C channels, H x W places."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
+from plotly.subplots import make_subplots  # type: ignore[import-untyped,unused-ignore]
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from smi.analysis.pictures import add_picture
+from smi.analysis.sample import Sample
+from smi.analysis.style import FONT, SMALL, finish
+from smi.errors import UserError
+from smi.evaluate.features import evaluation_mode, normalise
+from smi.pretrained import Pretrained
+
+ROWS = 4
+SIDE = 170  # pixels of a panel
+
+
+def energy_maps(
+    images: Tensor, maps: Mapping[str, Tensor], captions: Sequence[str], *, of: str, places: Sequence[tuple[int, int]] = ()
+) -> go.Figure:
+    """images: uint8 [n, 3, S, S]. maps: of each run float [n, S, S]. A row for each image, a column for each.
+
+    of: which images, in words. places: H, W of each map.
+    """
+    names = list(maps)
+    rows, columns = len(images), 1 + len(names)
+    figure = make_subplots(
+        rows=rows, cols=columns, horizontal_spacing=0.012, vertical_spacing=0.02, column_titles=["image", *names], row_titles=None
+    )
+    for row in range(rows):
+        pixels = images[row].permute(1, 2, 0).numpy()
+        grey = images[row].float().mean(dim=0).round().to(torch.uint8)[..., None].expand(-1, -1, 3).numpy()
+        add_picture(figure, pixels, row=row + 1, col=1)
+        for column, name in enumerate(names, 2):
+            add_picture(figure, grey, row=row + 1, col=column)
+            percent = (100 * between_0_and_1(maps[name][row])).round().to(torch.uint8).numpy()
+            figure.add_trace(
+                go.Heatmap(
+                    z=percent,
+                    x0=0.5,
+                    y0=0.5,
+                    dx=1,
+                    dy=1,
+                    zmin=0,
+                    zmax=100,
+                    colorscale="Inferno",
+                    opacity=0.62,
+                    zsmooth="best",
+                    showscale=row == 0 and column == columns,
+                    colorbar={
+                        "title": {"text": "energy", "side": "right"},
+                        "tickvals": [0, 100],
+                        "ticktext": ["least", "most"],
+                        "len": 0.5,
+                        "thickness": 14,
+                        "outlinewidth": 0,
+                        "tickfont": {"size": SMALL + 1},
+                    },
+                    hovertemplate=f"{name}: %{{z}} %<extra>{captions[row]}</extra>",
+                ),
+                row=row + 1,
+                col=column,
+            )
+        axis = next(figure.select_yaxes(row=row + 1, col=1))
+        figure.add_annotation(
+            text=captions[row],
+            textangle=-90,
+            xref="paper",
+            yref="paper",
+            x=0,
+            y=sum(axis.domain) / 2,
+            xanchor="right",
+            xshift=-6,
+            showarrow=False,
+            font={"size": SMALL + 1},
+        )
+    figure.update_annotations(selector=lambda note: note.textangle is None, font_size=FONT)
+    sizes = [f"{high} × {wide}" for high, wide in dict.fromkeys(places)]
+    size = f", from {' or '.join(sizes)} places" if sizes else ""
+    finish(
+        figure,
+        f"{of[0].upper()}{of[1:]} and, over them, the ℓ2 norm over channels of each encoder's last feature map, enlarged to the image "
+        f"(bilinear{size}) and scaled from its least to its most: maps show where, not how much.",
+        width=130 + columns * SIDE,
+        height=70 + rows * SIDE,
+        axes=False,
+        top=36,
+    )
+    figure.update_layout(margin={"l": 36, "r": 90})
+    return figure
+
+
+def between_0_and_1(energy: Tensor) -> Tensor:
+    low, high = energy.amin(), energy.amax()
+    return (energy - low) / (high - low).clamp_min(1e-30)
+
+
+@torch.inference_mode()
+def energies(encoder: Pretrained, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+    """uint8 [n, 3, S, S] to float [n, S, S]: the norm over channels of the feature map, at the image's size; and H, W of the map."""
+    device = next(encoder.parameters()).device
+    with evaluation_mode(encoder):
+        features = encoder.map(normalise(images.to(device), encoder.mean, encoder.std, encoder.image_size))  # [n, C, H, W]
+    if features.shape[2:].numel() == 1:
+        raise UserError(
+            f"the last feature map of {encoder.source} has one place for images of {encoder.image_size} pixels, so it cannot show where it "
+            "looks: give runs with larger images"
+        )
+    energy = torch.linalg.vector_norm(features.float(), dim=1, keepdim=True)
+    return interpolate(energy, images.shape[-2:], mode="bilinear")[:, 0].cpu(), (features.shape[2], features.shape[3])
+
+
+def some_images(sample: Sample, resolution: int, count: int = ROWS) -> tuple[Tensor, list[str]]:
+    """Of different classes, where there are any: uint8 [n, 3, S, S], and the class of each, or its name."""
+    with sample.open(resolution) as (store, names):
+        if len(store) == 0:
+            raise UserError(f"{sample.data} has no held-out images")
+        order = torch.randperm(len(store), generator=torch.Generator().manual_seed(sample.seed)).tolist()
+        chosen: list[int] = order[:count]
+        if store.labels is not None:
+            labels = store.labels.tolist()
+            firsts = list({labels[i]: i for i in reversed(order)}.values())[::-1]
+            chosen = [*firsts, *(i for i in order if i not in firsts)][:count]
+        captions = [names[i].rsplit("/", 1)[-1] for i in chosen]
+        if store.labels is not None:
+            numbers = [int(store.labels[i]) for i in chosen]
+            captions = [store.classes[number] if store.classes else str(number) for number in numbers]
+        return store[chosen], captions

@@ -1,0 +1,137 @@
+"""Table 1: linear classifiers on frozen features, by method. The paper's numbers are of ImageNet; ours of whatever runs are given."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from smi.analysis.grouped import NONE, Group, Table, percent, yes
+from smi.analysis.paper import TABLE_1, Accuracy
+from smi.analysis.scores import results_of, top1, top5
+from smi.analysis.style import data_of, method_of
+from smi.errors import UserError
+from smi.evaluate.fewshot import interval
+from smi.methods import HOMES, find_method
+from smi.results import Result
+from smi.run import Run
+
+
+@dataclass(frozen=True)
+class Here:
+    """What was measured: one run, or several that differ by their seed alone."""
+
+    method: str
+    name: str
+    data: str
+    encoder: str
+    epochs: int
+    multicrop: bool
+    protocol: str
+    stamp: str
+    top1: tuple[float, ...]
+    top5: tuple[float, ...]
+    sentence: str
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return (self.data, self.encoder, str(self.epochs), yes(self.multicrop), mean(self.top1), mean(self.top5), self.protocol)
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def table_1(runs: Sequence[Run], *, data: str | None = None) -> Table:
+    ours = measured(runs, data)
+    left = list(ours)
+    rows: list[tuple[tuple[str, ...], ...]] = []
+    plain: list[dict[str, Any]] = []
+    for number, row in enumerate(TABLE_1):
+        found = [here for here in left if here.method == row.method and number == _nearest(row.method, here.epochs)]
+        left = [here for here in left if here not in found]
+        rows += _lines(row, found)
+        plain.append({"method": row.name, "paper": asdict(row), "here": [here.plain() for here in found]})
+    for here in left:
+        rows.append(((here.name, yes(_shared(here.method))), (NONE,) * 4, here.cells))
+        plain.append({"method": here.name, "paper": None, "here": [here.plain()]})
+    protocols = {here.stamp: f"{here.protocol} on {here.data}: {here.sentence}." for here in ours}
+    notes = ["SN: one network for both views. MC: small crops beside the large views. Accuracies in per cent; - : not there."]
+    if ours:
+        notes.append(
+            "Ours are of other images, encoders and epochs than the paper's: compare ours with ours, of one data set, encoder and protocol."
+        )
+    if any(len(here.top1) > 1 for here in ours):
+        notes.append("±: 95 % interval of the mean over seeds, how many in brackets.")
+    return Table(
+        "Table 1. Linear classifiers on frozen features",
+        (
+            Group("", ("Method", "SN")),
+            Group("paper, ImageNet, ResNet-50", ("Epochs", "MC", "Top-1", "Top-5")),
+            Group("here", ("Data", "Encoder", "Epochs", "MC", "Top-1", "Top-5", "Protocol")),
+        ),
+        tuple(rows),
+        (*notes, *protocols.values()),
+        plain,
+    )
+
+
+def measured(runs: Sequence[Run], data: str | None = None) -> list[Here]:
+    """Runs that differ by their seed alone are one row. Of several protocols, the first that all runs on a data set share."""
+    groups: dict[tuple[Any, ...], list[tuple[Run, Result]]] = {}
+    every = {run.folder: results_of(run, data=data) for run in runs}
+    for run in runs:
+        results = every[run.folder]
+        if not results:
+            raise UserError(
+                f"{run.folder} has no linear or linear-cached results{f' on {data}' if data else ''} yet: run "
+                f"`smi evaluate {run.folder} --protocol linear` (or linear-cached, which takes seconds)"
+            )
+        config = {name: value for name, value in run.config.items() if name not in ("seed", "methods", "log", "precision")}
+        others = [{r.stamp for r in every[other.folder]} for other in runs if data_of(other) == data_of(run)]
+        shared = next((r for r in results if all(r.stamp in stamps for stamps in others)), results[0])
+        groups.setdefault((shared.stamp, repr(config)), []).append((run, shared))
+    found = []
+    for some in groups.values():
+        run, result = some[0]
+        fives = [five for _, r in some if (five := top5(r)) is not None]
+        found.append(
+            Here(
+                method=run.config["method"]["name"],
+                name=method_of(run),
+                data=str(result.protocol["data"]),
+                encoder=str(run.config["encoder"]["name"]),
+                epochs=int(run.config["epochs"]),
+                multicrop="multicrop" in str(run.about.get("policy", "")),
+                protocol=str(result.protocol["name"]),
+                stamp=result.stamp,
+                top1=tuple(100 * top1(r) for _, r in some),
+                top5=tuple(100 * five for five in fives),
+                sentence=result.sentence,
+            )
+        )
+    return found
+
+
+def mean(values: Sequence[float]) -> str:
+    if not values:
+        return NONE
+    if len(values) == 1:
+        return f"{values[0]:.1f}"
+    middle, low, _ = interval(values)
+    return f"{middle:.1f} ± {middle - low:.1f} ({len(values)})"
+
+
+def _lines(row: Accuracy, found: Sequence[Here]) -> list[tuple[tuple[str, ...], ...]]:
+    """The paper's row with the first of ours, then the others of that method."""
+    paper = (str(row.epochs), yes(row.multicrop), percent(row.top1), percent(row.top5))
+    blank = (NONE,) * 7
+    first = ((row.name, yes(row.shared_network)), paper, found[0].cells if found else blank)
+    return [first, *((("", ""), ("",) * 4, here.cells) for here in found[1:])]
+
+
+def _nearest(method: str, epochs: int) -> int:
+    """Of several rows of a method, the one trained for about as long as ours; the last of equals."""
+    rows = [(number, row.epochs) for number, row in enumerate(TABLE_1) if row.method == method]
+    return min(reversed(rows), key=lambda row: abs(row[1] - epochs))[0]
+
+
+def _shared(method: str) -> bool | None:
+    return find_method(method).shared_network if method in HOMES else None

@@ -1,0 +1,59 @@
+"""How evenly coordinates of features vary: the distribution of their variances, a violin for each run."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
+from torch import Tensor
+
+from smi.analysis.style import INK, SMALL, finish, frame, looks
+from smi.errors import UserError
+from smi.run import Run
+
+
+def variance_violin(runs: Mapping[str, Run], features: Mapping[str, Tensor], *, of: str) -> go.Figure:
+    """features: h [n, F] of each run, of the same images. of: which images, in words."""
+    figure = go.Figure()
+    most = 0.0
+    for name, look in looks(runs).items():
+        variances = relative_variance(features[name].numpy())
+        most = max(most, float(np.max(variances)))
+        figure.add_violin(
+            y=variances,
+            x=[name.replace(", ", "<br>")] * len(variances),
+            name=name,
+            line={"color": look.colour, "width": 1.8},
+            fillcolor="rgba(0,0,0,0.06)",
+            box={"visible": True, "width": 0.12, "fillcolor": "white", "line": {"color": INK, "width": 1.2}},
+            meanline={"visible": True, "color": INK, "width": 1.2},
+            points=False,
+            spanmode="hard",
+            width=0.8,
+            showlegend=False,
+            hoveron="violins+kde",
+        )
+    frame(figure, x="", y="variance of a coordinate × F")
+    figure.add_hline(y=1, line={"color": INK, "width": 1, "dash": "dot"})
+    figure.update_xaxes(showgrid=False, ticks="")
+    figure.update_yaxes(range=[0, 1.05 * max(most, 1)])
+    count = len(next(iter(features.values())))
+    dims = sorted({h.shape[1] for h in features.values()})
+    figure.update_layout(violingap=0.2)
+    figure.update_xaxes(tickfont={"size": SMALL + 2})
+    return finish(
+        figure,
+        f"Variance of each of F = {' or '.join(map(str, dims))} coordinates of features of length 1, times F, over {count:,} {of}. "
+        "Box: quartiles and median; dashed: mean, which is 1 (dotted) at most. Coordinates near 0 say nothing.",
+        width=max(560, 180 + 170 * len(runs)),
+    )
+
+
+def relative_variance(h: NDArray[np.float32]) -> NDArray[np.float64]:
+    """[F]: of rows made of length 1, the variance of each coordinate times F. Its mean is 1 - |mean row|^2, up to n / (n - 1)."""
+    if len(h) < 2:
+        raise UserError("a variance takes two images or more")
+    rows = np.asarray(h, dtype=np.float64)
+    rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
+    found: NDArray[np.float64] = rows.var(axis=0, ddof=1) * rows.shape[1]
+    return found

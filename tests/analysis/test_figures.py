@@ -1,0 +1,387 @@
+"""Figures against plain references: the numbers in them, what they refuse, the files they are written to."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from made_up import write_result, write_run
+from plotly import graph_objects as go
+
+import smi
+from smi import figures
+from smi.analysis import landscape as land
+from smi.analysis.eigenspectrum import cumulative_variance
+from smi.analysis.energy_maps import energies
+from smi.analysis.gradient_norm import rolling_mean
+from smi.analysis.style import DASHES, called, looks
+from smi.analysis.tsne import embed
+from smi.analysis.variance_violin import relative_variance
+from smi.errors import UserError
+from smi.figures import FIGURES, Asked, write_figure
+from smi.pretrained import load
+from smi.run import Run
+
+OURS = {"encoder": "resnet-small", "epochs": 1, "batch_size": 64}
+SETTINGS = {"method.widths": [32, 32], "log.probe_every": 0, "encoder.channels": [8, 8, 16, 16], "views.size": 16, "data.images": 256}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Two tiny runs on digits."""
+    folder = tmp_path_factory.mktemp("runs")
+    for method in ("SMI", "BarlowTwins"):
+        smi.pretrain("digits", out=folder / method, method=method, settings=SETTINGS, **OURS)
+    return [folder / "SMI", folder / "BarlowTwins"]
+
+
+@pytest.fixture
+def pair(tmp_path):
+    return [write_run(tmp_path / "a", "SMI", level=1), write_run(tmp_path / "b", "BarlowTwins", level=10, weight=0.005, seed=1)]
+
+
+def drawn(name, runs, **asked):
+    return FIGURES[name].make(Asked(tuple(Run(run.folder if isinstance(run, Run) else run) for run in runs), **asked))
+
+
+def trace(figure, name):
+    (found,) = [t for t in figure.data if t.name == name and t.showlegend is not False]
+    return found
+
+
+# --------------------------------------------------------------------------------------------------------------------- what is logged
+
+
+def test_gradient_norm_is_the_rolling_mean_of_every_step(pair):
+    figure = drawn("gradient-norm", pair)
+    norms = [norm for line in pair[1].metrics() for norm in line["per_step"]["gradient_norm"]]
+    plain = [np.mean(norms[max(0, i - 49) : i + 1]) for i in range(len(norms))]
+    found = trace(figure, "Barlow Twins")
+    np.testing.assert_allclose(found.y, plain, rtol=1e-10)
+    assert found.x.tolist() == list(range(1, 121))
+    assert figure.layout.yaxis.type == "log"
+    np.testing.assert_allclose(rolling_mean([1.0, 2.0, 6.0], 2), [1, 1.5, 4])
+
+
+def test_feature_std_and_ratio_are_what_was_logged(pair):
+    for name, key in (("feature-std", "feature_std"), ("ratio", "ratio")):
+        found = trace(drawn(name, pair), "SMI")
+        assert list(found.y) == [line[key] for line in pair[0].metrics()]
+        assert list(found.x) == [line["epoch"] for line in pair[0].metrics()]
+
+
+def test_a_ratio_takes_two_terms(pair, tmp_path):
+    alone = write_run(tmp_path / "c", "SimCLR", weight=None, ratio=False)
+    figure = drawn("ratio", [*pair, alone])
+    assert [t.name for t in figure.data] == ["SMI", "Barlow Twins"]
+    assert "SimCLR" in figure.layout.annotations[-1].text
+    with pytest.raises(UserError, match="one term only"):
+        drawn("ratio", [alone])
+
+
+def test_runs_look_the_same_everywhere_and_differ_without_colour(pair, tmp_path):
+    sweep = [write_run(tmp_path / str(weight), weight=weight) for weight in (0.001, 0.1, 1.0)]
+    names = called([*pair, *sweep])
+    assert list(names) == ["SMI, λ = 0.01", "Barlow Twins", "SMI, λ = 0.001", "SMI, λ = 0.1", "SMI, λ = 1"]
+    found = looks(names)
+    assert len({look.dash for look in found.values()}) == 5
+    assert len({look.symbol for look in found.values()}) == 5
+    for name in ("gradient-norm", "feature-std", "ratio"):
+        figure = drawn(name, [*pair, *sweep])
+        assert {t.name: t.line.dash for t in figure.data} == {label: look.dash for label, look in found.items()}
+    assert looks({"only": pair[1]})["only"].dash == DASHES[1]  # a method's own, alone too
+
+
+def test_names_tell_runs_apart(tmp_path):
+    runs = [write_run(tmp_path / "x" / str(seed), seed=seed) for seed in (0, 1)]
+    assert list(called(runs)) == ["SMI, seed 0", "SMI, seed 1"]
+    same = [write_run(tmp_path / name) for name in ("one", "two")]
+    assert list(called(same)) == ["SMI, one", "SMI, two"]
+    other = write_run(tmp_path / "other", data="cifar10")
+    assert list(called([runs[0], other])) == ["SMI, digits", "SMI, cifar10"]
+    with pytest.raises(UserError, match="given twice"):
+        called([runs[0], Run(runs[0].folder)])
+
+
+# ------------------------------------------------------------------------------------------------------------------------ accuracies
+
+
+def test_accuracy_against_std(pair, tmp_path):
+    sweep = [write_run(tmp_path / str(weight), weight=weight, level=weight * 50) for weight in (0.1, 0.001)]
+    for run, top1 in zip([*pair, *sweep], (0.8, 0.7, 0.75, 0.6), strict=True):
+        write_result(run, top1)
+    figure = drawn("accuracy-std", [*pair, *sweep])
+    ours = trace(figure, "SMI")
+    assert list(ours.text) == ["λ = 0.001", "λ = 0.01", "λ = 0.1"]
+    assert list(ours.y) == pytest.approx([60, 80, 75])
+    last = [line["feature_std"] for line in pair[0].metrics() if line["epoch"] > 2]
+    assert ours.x[1] == pytest.approx(np.mean(last))
+    assert list(trace(figure, "Barlow Twins").y) == pytest.approx([70])
+
+
+def test_only_numbers_of_one_protocol_share_a_figure(pair):
+    first, second = pair
+    with pytest.raises(UserError, match=re.escape(f"`smi evaluate {first.folder} --protocol linear`")):
+        drawn("accuracy-std", pair)
+    write_result(first, 0.9, protocol="linear")
+    write_result(first, 0.8, protocol="linear-cached")
+    write_result(second, 0.7, protocol="linear-cached")
+    figure = drawn("accuracy-std", pair)
+    assert list(trace(figure, "SMI").y) == pytest.approx([80])  # linear is not there for both
+    shutil.rmtree(second.folder / "eval")
+    write_result(second, 0.7, protocol="linear", epochs=9)
+    with pytest.raises(UserError, match="different protocols"):
+        drawn("accuracy-std", pair)
+    with pytest.raises(UserError, match="no linear or linear-cached results on cifar10"):
+        drawn("accuracy-std", pair, data="cifar10")
+    with pytest.raises(UserError, match="two runs or more"):
+        drawn("accuracy-std", [first])
+
+
+def test_results_of_older_weights_are_not_taken(pair):
+    for run in pair:
+        write_result(run, 0.5, protocol="linear", step=60)
+        write_result(run, 0.6, protocol="linear-cached", step=120)
+    assert list(trace(drawn("accuracy-std", pair), "SMI").y) == pytest.approx([60])
+
+
+def test_std_summary_has_a_row_for_each_set(pair, tmp_path):
+    others = [write_run(tmp_path / m, m, data="cifar10", level=2) for m in ("SMI", "BarlowTwins")]
+    for number, run in enumerate([*pair, *others]):
+        write_result(run, 0.5 + number / 10)
+    figure = drawn("std-summary", [*pair, *others])
+    bars = [t for t in figure.data if isinstance(t, go.Bar)]
+    assert [list(bar.y) for bar in bars] == [pytest.approx([50, 60]), pytest.approx([70, 80])]
+    lines = [t for t in figure.data if isinstance(t, go.Scatter)]
+    assert [t.showlegend for t in lines] == [True, True, False, False]
+    assert list(lines[2].y) == [line["feature_std"] for line in others[0].metrics()]
+
+
+def test_linear_curves(pair):
+    for run in pair:
+        write_result(run, 0.8)
+    figure = drawn("linear-curves", pair)
+    held_out = trace(figure, "SMI")
+    assert list(held_out.y) == pytest.approx([8, 16, 24, 32])
+    training = next(t for t in figure.data if t.name == "SMI" and t.showlegend is False)
+    assert list(training.y) == pytest.approx([40] * 4)
+    assert training.line.width < held_out.line.width
+    assert training.line.dash == held_out.line.dash
+    for run in pair:
+        shutil.rmtree(run.folder / "eval")
+        write_result(run, 0.8, protocol="linear-cached")
+    with pytest.raises(UserError, match=r"has no linear results yet: run `smi evaluate .* --protocol linear`$"):
+        drawn("linear-curves", pair)
+
+
+# -------------------------------------------------------------------------------------------------------------------------- features
+
+
+def test_cumulative_variance_is_numpys():
+    h = np.random.default_rng(0).normal(size=(40, 6)) @ np.diag([5, 3, 1, 1, 0.1, 0])
+    eigenvalues = np.sort(np.linalg.eigvals(np.cov(h.T)).real)[::-1]
+    np.testing.assert_allclose(cumulative_variance(h), np.cumsum(eigenvalues) / eigenvalues.sum(), atol=1e-10)
+    with pytest.raises(UserError, match="all images are the same"):
+        cumulative_variance(np.ones((4, 3)))
+
+
+def test_relative_variance_has_its_bound():
+    h = np.random.default_rng(0).normal(size=(500, 8))
+    unit = h / np.linalg.norm(h, axis=1, keepdims=True)
+    found = relative_variance(3 * h)
+    np.testing.assert_allclose(found, 8 * np.var(unit, axis=0, ddof=1))
+    assert found.mean() <= 500 / 499
+
+
+def test_eigenspectrum_and_violin_of_runs(trained):
+    figure = drawn("eigenspectrum", trained, images=60)
+    ours = figure.data[0]
+    assert ours.name.startswith("SMI: ")
+    assert len(ours.y) == 16
+    assert ours.y[-1] == pytest.approx(100)
+    assert all(np.diff(ours.y) >= -1e-9)
+    violins = drawn("variance-violin", trained, images=60).data
+    assert [t.name for t in violins] == ["SMI", "Barlow Twins"]
+    assert [len(t.y) for t in violins] == [16, 16]
+
+
+def test_runs_on_different_images_need_one_set(trained, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(trained[1], other)
+    config = other / "config.yaml"
+    config.write_text(config.read_text().replace("source: digits", "source: cifar10"))
+    with pytest.raises(UserError, match=r"different images \(cifar10, digits\): name one set for all of them with --data"):
+        drawn("eigenspectrum", [trained[0], other])
+    assert len(drawn("eigenspectrum", [trained[0], other], data="digits", images=20).data) == 2
+
+
+def test_energy_is_the_norm_over_channels(trained):
+    encoder = load(trained[0])
+    images = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
+    energy, places = energies(encoder, images)
+    features = encoder.map(encoder.transform(images)).detach()
+    assert places == tuple(features.shape[2:])
+    plain = features.square().sum(dim=1, keepdim=True).sqrt()
+    expected = torch.nn.functional.interpolate(plain, (8, 8), mode="bilinear")[:, 0]
+    torch.testing.assert_close(energy, expected)
+    encoder.image_size = 8
+    with pytest.raises(UserError, match="one place for images of 8 pixels"):
+        energies(encoder, images)
+
+
+def test_energy_maps_have_a_row_for_each_image(trained):
+    figure = drawn("energy-maps", trained, images=3)
+    maps = [t for t in figure.data if isinstance(t, go.Heatmap)]
+    pictures = [t for t in figure.data if isinstance(t, go.Image)]
+    assert (len(maps), len(pictures)) == (6, 9)
+    assert all(t.z.max() == 100 and t.z.min() == 0 and t.z.shape == (8, 8) for t in maps)
+
+
+def test_tsne_shows_every_image_with_its_class(trained):
+    figure = drawn("tsne", trained[:1], images=40)
+    assert sum(len(t.x) for t in figure.data) == 40
+    assert len({(t.marker.color, t.marker.symbol) for t in figure.data}) == len(figure.data)
+    assert all(re.fullmatch(r"val/\d+<br>\d", text) for t in figure.data for text in t.text)
+    with pytest.raises(UserError, match="five images or more"):
+        embed(np.zeros((3, 4), dtype=np.float32))
+
+
+def test_no_labels_is_a_sentence(trained, tmp_path):
+    from PIL import Image
+
+    for i in range(80):
+        Image.fromarray(np.full((12, 12, 3), i, dtype=np.uint8)).save(tmp_path / f"{i}.png")
+    with pytest.raises(UserError, match="have no labels to colour t-SNE by"):
+        drawn("tsne", trained[:1], data=str(tmp_path))
+    figure = drawn("eigenspectrum", trained[:1], data=str(tmp_path), images=40)
+    assert "all of which may be trained on" in figure.layout.annotations[-1].text.replace("<br>", " ")
+
+
+# ------------------------------------------------------------------------------------------------------------------------- landscape
+
+
+def test_landscape_is_the_formulas():
+    curves = land.curves(land.Shape())
+    rho, value, slope = curves["SMI, alignment"]
+    m = -0.5 * np.log(1 - rho**2 + 1e-6)
+    np.testing.assert_allclose(value, np.log(np.cosh(m - 1)), atol=1e-12)
+    np.testing.assert_allclose(slope, np.abs(np.tanh(m - 1) * rho / (1 - rho**2 + 1e-6)), rtol=1e-9, atol=1e-12)
+    _, value, slope = curves["SMI, redundancy"]
+    np.testing.assert_allclose(value, np.log(np.cosh(m + 0.06)), atol=1e-12)
+    np.testing.assert_allclose(slope, np.abs(np.tanh(m + 0.06) * rho / (1 - rho**2 + 1e-6)), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(curves["Barlow Twins, alignment"][2], 2 * (1 - rho), atol=1e-12)
+    np.testing.assert_allclose(curves["Barlow Twins, redundancy"][1], rho**2, atol=1e-12)
+    assert len(drawn("landscape", []).data) == 8
+
+
+def test_landscape_shows_real_pairs_of_a_run(trained):
+    figure = drawn("landscape", trained[:1], images=64)
+    pictures = [t for t in figure.data if isinstance(t, go.Image)]
+    assert len(pictures) == 6
+    titles = [note.text for note in figure.layout.annotations if "M = " in note.text][:6]
+    shown = [float(re.search(r"M = ([\d.]+)", text)[1]) for text in titles]
+    assert [text.split(":")[0] for text in titles] == ["low", "middle", "high"] * 2
+    assert shown[0] <= shown[1] <= shown[2]
+    with pytest.raises(UserError, match="one run, not of 2"):
+        drawn("landscape", trained)
+    with pytest.raises(UserError, match="too few"):
+        drawn("landscape", trained[:1], images=5)
+
+
+def test_pairs_are_what_the_loss_sees():
+    """Embeddings that are known: identical views have the highest dependency there is."""
+    from smi.losses.smi import dependency
+
+    rho = np.array([0.0, 1.0, -0.5])
+    pairs = land.Pairs(*[np.zeros((3, 4, 4, 3), dtype=np.uint8)] * 2, rho, dependency(torch.from_numpy(rho)).numpy())
+    assert land.title(pairs, "high", 1) == "high: M = 6.91 (ρ = 1.00)"
+    assert land.title(pairs, "low", 2) == "low: M = 0.14 (ρ = −0.50)"
+    assert land.side_by_side(pairs.first[0], pairs.second[0]).shape == (4, 9, 3)
+
+
+# ----------------------------------------------------------------------------------------------------------------------------- files
+
+
+def test_html_opens_without_a_network(pair, tmp_path):
+    out = write_figure("ratio", [run.folder for run in pair], tmp_path / "ratio.html")
+    text = out.read_text()
+    assert not re.search(r"<(script|link)[^>]*(src|href)=", text)
+    assert "<title>smi: ratio</title>" in text
+    assert len(text) > 1_000_000  # plotly.js is in it
+    assert [path.name for path in tmp_path.iterdir() if "ratio" in path.name] == ["ratio.html"]
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_print(pair, tmp_path, suffix):
+    pytest.importorskip("kaleido", reason="kaleido is not installed")
+    if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))):
+        pytest.skip("no Chrome or Chromium here")
+    out = write_figure("ratio", [run.folder for run in pair], tmp_path / f"ratio.{suffix}")
+    head = out.read_bytes()[:100]
+    assert head.startswith(b"\x89PNG") if suffix == "png" else b"<svg" in head
+
+
+def test_without_kaleido_or_a_browser_it_says_what_to_install(pair, tmp_path, monkeypatch):
+    sources = [run.folder for run in pair]
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "kaleido", None)
+        with pytest.raises(UserError, match=r"pip install 'smi-ssl\[figures\]'.*\.html needs neither"):
+            write_figure("ratio", sources, tmp_path / "ratio.svg")
+    pytest.importorskip("kaleido", reason="kaleido is not installed")
+
+    def fail(*_, **__):
+        raise RuntimeError("Kaleido requires Google Chrome to be installed.")
+
+    monkeypatch.setattr(go.Figure, "to_image", fail)
+    with pytest.raises(UserError, match=r"Chrome or Chromium.*html needs none"):
+        write_figure("ratio", sources, tmp_path / "ratio.svg")
+    assert not list(tmp_path.glob("ratio*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "out", "sentence"),
+    [
+        ("ratoi", "x.html", "did you mean ratio"),
+        ("ratio", "x.pdf", r"ends in \.html, \.svg or \.png"),
+        ("ratio", "nowhere/x.html", "there is no folder"),
+        ("accuracy-std", "x.html", "takes 2 runs or more, not 1"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_computed(pair, tmp_path, monkeypatch, name, out, sentence):
+    monkeypatch.setattr(figures, "Run", None)
+    with pytest.raises(UserError, match=sentence):
+        write_figure(name, [pair[0].folder], tmp_path / out)
+
+
+def command(*words):
+    return subprocess.run([sys.executable, "-m", "smi", *map(str, words)], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_command_draws(pair, tmp_path):
+    result = command("figure", "gradient-norm", *(run.folder for run in pair), "--out", tmp_path / "g.html")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(str(tmp_path / "g.html"))
+    assert (tmp_path / "g.html").stat().st_size > 1_000_000
+
+
+def test_the_command_lists_and_refuses(pair):
+    listed = command("figure", "--list").stdout.splitlines()
+    assert [line.split()[0] for line in listed] == list(FIGURES)
+    for words in (("figure",), ("figure", "ratio", pair[0].folder), ("figure", "linear-curves", pair[0].folder, "--out", "x.html")):
+        result = command(*words)
+        assert result.returncode == 2
+        assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_run_that_logged_nothing(pair, tmp_path):
+    (pair[0].folder / "metrics.jsonl").write_text("")
+    with pytest.raises(UserError, match="has logged nothing yet"):
+        drawn("feature-std", pair)
+    lines = [json.dumps({"step": 10, "epoch": 1.0, "loss": 1.0})]
+    (pair[0].folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    with pytest.raises(UserError, match="no gradient norm of every step"):
+        drawn("gradient-norm", pair)
