@@ -1,3 +1,6 @@
+import os
+import shutil
+
 import pytest
 import torch
 
@@ -16,3 +19,30 @@ def views():
         return [(shared + 0.5 * torch.randn(n, k, dtype=torch.float64)).to(dtype).requires_grad_() for _ in range(number)]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """A real Chromium, driven by playwright; `browser.new_page()`."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+    if found is None:
+        pytest.skip("no Chrome or Chromium here")
+    with sync_api.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=found, args=["--no-sandbox"] if os.geteuid() == 0 else [])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser):
+    """A page of it that must not speak to any network, nor report an error."""
+    context = browser.new_context(offline=True)
+    opened, errors, requests = context.new_page(), [], []
+    opened.on("console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None)
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.on("request", lambda request: requests.append(request.url) if not request.url.startswith(("file:", "data:", "blob:")) else None)
+    yield opened
+    context.close()
+    assert errors == []
+    assert requests == []
