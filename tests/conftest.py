@@ -1,5 +1,7 @@
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -19,6 +21,25 @@ def views():
         return [(shared + 0.5 * torch.randn(n, k, dtype=torch.float64)).to(dtype).requires_grad_() for _ in range(number)]
 
     return make
+
+
+@pytest.fixture
+def smi_here(monkeypatch, capsys):
+    """`smi_here("pretrain", …)`: the command's entry point in this process, for what needs none of its own. Seconds are saved each time."""
+
+    def command(*words: object) -> subprocess.CompletedProcess[str]:
+        from smi.cli import main
+
+        monkeypatch.setattr(sys, "argv", ["smi", *map(str, words)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        said, complained = capsys.readouterr()
+        return subprocess.CompletedProcess(sys.argv, code, said, complained)
+
+    return command
 
 
 @pytest.fixture(scope="session")

@@ -76,7 +76,7 @@ def write_folder(folder, classes, count, side=12, seed=0):
     return folder
 
 
-def test_the_command_writes_results_and_prints_their_table(run):
+def test_the_command_writes_results_and_prints_their_table(run, smi_here):
     done = command(run, "--floors")
     assert done.returncode == 0, done.stderr
     rows = [line.split("  ")[0] for line in done.stdout.splitlines()[2:5]]
@@ -94,11 +94,11 @@ def test_the_command_writes_results_and_prints_their_table(run):
     assert ours.encoder["method"] == "SMI"
     assert ours.encoder["epoch"] == 1
     assert ours.protocol["k"] == 20
-    again = command(run, "--show")
+    again = smi_here("evaluate", run, "--show")
     assert again.returncode == 0, again.stderr
     assert f"{ours.scores[0].value:.1%}" in again.stdout
     assert "raw pixels" not in again.stdout
-    assert "raw pixels" in command(run, "--show", "--floors").stdout
+    assert "raw pixels" in smi_here("evaluate", run, "--show", "--floors").stdout
 
 
 def test_numbers_are_those_of_the_parts(run):
