@@ -62,7 +62,7 @@ def test_gradient_norm_is_the_rolling_mean_of_every_step(pair):
     plain = [np.mean(norms[max(0, i - 49) : i + 1]) for i in range(len(norms))]
     found = trace(figure, "Barlow Twins")
     np.testing.assert_allclose(found.y, plain, rtol=1e-10)
-    assert found.x.tolist() == list(range(1, 121))
+    assert list(found.x) == list(range(1, 121))
     assert figure.layout.yaxis.type == "log"
     np.testing.assert_allclose(rolling_mean([1.0, 2.0, 6.0], 2), [1, 1.5, 4])
 

@@ -1,23 +1,26 @@
 """One row for each data set: feature std over training, and beside it the accuracy of a linear classifier."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
 from plotly.subplots import make_subplots  # type: ignore[import-untyped,unused-ignore]
 
-from smi.analysis.logged import series
+from smi.analysis.logged import add_lines, series
 from smi.analysis.scores import comparable, top1
-from smi.analysis.style import FONT, SMALL, finish, frame, looks
+from smi.analysis.style import FONT, INK, SMALL, about_seeds, by_seed_on, finish, firsts, frame, looks, plain
+from smi.evaluate.fewshot import interval
 from smi.run import Run
 
 PATTERNS = ("", "/", "x", ".", "\\", "-", "+", "|")
 ROW = 300  # pixels
+SEEDS = "Thin: each seed; thick, and bars: their mean, with its 95 % interval"
 
 
 def std_summary(sets: Mapping[str, Mapping[str, Run]]) -> go.Figure:
     """sets: of each data set its runs, called the same on all of them."""
-    every = {name: run for runs in sets.values() for name, run in runs.items()}
-    look = looks(every)
+    groups = by_seed_on(sets)
+    every = {name: some for of_one in groups.values() for name, some in of_one.items()}
+    look = looks(firsts(every))
     order = list(every)
     figure = make_subplots(
         rows=len(sets),
@@ -25,50 +28,48 @@ def std_summary(sets: Mapping[str, Mapping[str, Run]]) -> go.Figure:
         column_widths=[0.62, 0.38],
         horizontal_spacing=0.11,
         vertical_spacing=min(0.1, 110 / (ROW * len(sets))),
-        subplot_titles=[text for data in sets for text in (f"<b>{data}</b>", "")],
+        subplot_titles=[text for data in sets for text in (f"<b>{plain(data)}</b>", "")],
     )
     sentences: dict[str, list[str]] = {}
     seen: set[str] = set()
     for row, (data, runs) in enumerate(sets.items(), 1):
         results = comparable(runs)
         sentences.setdefault(next(iter(results.values())).protocol["name"], []).append(data)
-        for name, run in runs.items():
-            epochs, values = series(run, "feature_std")
-            figure.add_scatter(
-                x=epochs,
-                y=values,
-                name=name,
-                legendgroup=name,
-                showlegend=name not in seen,
-                mode="lines+markers",
-                line=look[name].line(),
-                marker=look[name].marker(),
-                hovertemplate=f"{data}, epoch %{{x:.1f}}: %{{y:.4g}}",
-                row=row,
-                col=1,
-            )
-            seen.add(name)
-        accuracies = [100 * top1(results[name]) for name in runs]
+        add_lines(
+            figure,
+            groups[data],
+            lambda run: series(run, "feature_std"),
+            hover=f"{plain(data)}, epoch %{{x:.1f}}: %{{y:.4g}}",
+            look=look,
+            listed=lambda name: name not in seen,
+            row=row,
+            col=1,
+        )
+        names = list(groups[data])
+        seen.update(names)
+        top = {run.folder: 100 * top1(results[name]) for name, run in runs.items()}
+        scores = [_estimate([top[run.folder] for run in groups[data][name]]) for name in names]
         figure.add_bar(
-            x=list(runs),
-            y=accuracies,
-            text=[f"{accuracy:.1f}" for accuracy in accuracies],
+            x=[plain(name) for name in names],
+            y=[middle for middle, _ in scores],
+            error_y={"type": "data", "array": [half for _, half in scores], "visible": any(half for _, half in scores), "color": INK},
+            text=[f"{middle:.1f}" + (f" ± {half:.1f}" if half else "") for middle, half in scores],
             textposition="outside",
             textfont={"size": FONT},
             cliponaxis=False,
             showlegend=False,
             width=0.6,
             marker={
-                "color": [look[name].colour for name in runs],
-                "line": {"color": [look[name].colour for name in runs], "width": 1.5},
+                "color": [look[name].colour for name in names],
+                "line": {"color": [look[name].colour for name in names], "width": 1.5},
                 "pattern": {
-                    "shape": [PATTERNS[order.index(name) % len(PATTERNS)] for name in runs],
+                    "shape": [PATTERNS[order.index(name) % len(PATTERNS)] for name in names],
                     "fillmode": "replace",
                     "bgcolor": "white",
                     "size": 7,
                 },
             },
-            hovertemplate=f"{data}, %{{x}}: %{{y:.2f}} %<extra></extra>",
+            hovertemplate=f"{plain(data)}, %{{x}}: %{{y:.2f}} %<extra></extra>",
             row=row,
             col=2,
         )
@@ -87,7 +88,15 @@ def std_summary(sets: Mapping[str, Mapping[str, Run]]) -> go.Figure:
     return finish(
         figure,
         "Left: std over the batch of each coordinate of features of length 1, averaged over coordinates, while pretraining. Right: top-1 "
-        f"on held-out images of a linear classifier on the frozen encoder ({how}).",
+        f"on held-out images of a linear classifier on the frozen encoder ({how}).{about_seeds(every, SEEDS)}",
         height=ROW * len(sets) + 110,
         top=64,
     )
+
+
+def _estimate(values: Sequence[float]) -> tuple[float, float]:
+    """The mean, and half of its interval; 0 where there is one value."""
+    if len(values) == 1:
+        return values[0], 0.0
+    middle, low, _ = interval(values)
+    return middle, middle - low

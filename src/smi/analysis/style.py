@@ -3,6 +3,7 @@
 On paper without colour runs are told apart by dash and marker. The same runs in the same order look the same in every figure.
 """
 
+import html
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -78,10 +79,16 @@ def called(runs: Sequence[Run], *, by_data: bool = True) -> dict[str, Run]:
     for i, folder in enumerate(folders):
         if folder in folders[:i]:
             raise UserError(f"{runs[i].folder} is given twice")
+    return dict(zip(names_of(runs, by_data=by_data), runs, strict=True))
+
+
+def names_of(runs: Sequence[Run], *, by_data: bool = True) -> list[str]:
+    """Without by_data, runs on different images may be called the same: what tells some apart on one set is said on all of them."""
     names = [method_of(run) for run in runs]
+    sets = [data_of(run) for run in runs]
     facts: list[list[str]] = []
-    if by_data and len({data_of(run) for run in runs}) > 1:
-        names = [f"{name}, {data_of(run)}" for name, run in zip(names, runs, strict=True)]
+    if by_data and len(set(sets)) > 1:
+        names = [f"{name}, {data}" for name, data in zip(names, sets, strict=True)]
     facts.append([f"λ = {weight:g}" if (weight := weight_of(run)) is not None else "" for run in runs])
     facts.append([str(run.config["encoder"]["name"]) for run in runs])
     facts.append([f"{run.config['epochs']} epochs" for run in runs])
@@ -89,12 +96,54 @@ def called(runs: Sequence[Run], *, by_data: bool = True) -> dict[str, Run]:
     facts.append([run.folder.name for run in runs])
     facts.append([str(run.folder) for run in runs])
     for fact in facts:
-        before = list(names)
-        for i, name in enumerate(before):
-            same = [j for j, other in enumerate(before) if other == name]
-            if len({fact[j] for j in same}) > 1 and fact[i]:
-                names[i] = f"{name}, {fact[i]}"
-    return dict(zip(names, runs, strict=True))
+        several: dict[tuple[str, str], set[str]] = {}
+        for name, data, told in zip(names, sets, fact, strict=True):
+            several.setdefault((name, data), set()).add(told)
+        apart = {name for (name, _), values in several.items() if len(values) > 1}
+        names = [f"{name}, {told}" if name in apart and told else name for name, told in zip(names, fact, strict=True)]
+    return names
+
+
+def families(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
+    """Runs that differ by their seed alone are together; of two with one seed too, each is for itself."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(repr(identity(run)), []).append(run)
+    kept: list[tuple[Run, ...]] = []
+    for some in found.values():
+        distinct = len({run.config["seed"] for run in some}) == len(some)
+        kept += [tuple(some)] if distinct else [(run,) for run in some]
+    return kept
+
+
+def identity(run: Run) -> dict[str, Any]:
+    """What a run learns from, but for its seed: its configuration without what other methods would have had, or what is logged."""
+    return {name: value for name, value in run.config.items() if name not in ("seed", "methods", "log", "precision")}
+
+
+def by_seed(runs: Mapping[str, Run]) -> dict[str, tuple[Run, ...]]:
+    """By what they are called without their seeds, runs that differ by nothing else."""
+    return by_seed_on({"": runs}, by_data=True)[""]
+
+
+def by_seed_on(sets: Mapping[str, Mapping[str, Run]], *, by_data: bool = False) -> dict[str, dict[str, tuple[Run, ...]]]:
+    """The same of runs on several data sets, called the same on all of them."""
+    found = {data: families(runs.values()) for data, runs in sets.items()}
+    every = [family for some in found.values() for family in some]
+    if all(len(family) == 1 for family in every):  # they keep their names
+        return {data: {name: (run,) for name, run in runs.items()} for data, runs in sets.items()}
+    names = iter(names_of([family[0] for family in every], by_data=by_data))
+    return {data: {next(names): family for family in some} for data, some in found.items()}
+
+
+def firsts(groups: Mapping[str, Sequence[Run]]) -> dict[str, Run]:
+    return {name: runs[0] for name, runs in groups.items()}
+
+
+def about_seeds(groups: Mapping[str, Sequence[Run]], what: str = "Thin: each seed; thick: their mean") -> str:
+    """For a caption, where there are any."""
+    counts = sorted({len(runs) for runs in groups.values() if len(runs) > 1})
+    return f" {what} ({' or '.join(map(str, counts))} seeds)." if counts else ""
 
 
 def weight_of(run: Run) -> float | None:
@@ -118,6 +167,11 @@ def setting(runs: Iterable[Run]) -> str:
 # ------------------------------------------------------------------------------------------------------------------------- the frame
 
 
+def plain(text: str) -> str:
+    """A name of someone's own, as it is: plotly takes <b> and &amp; in a text for HTML."""
+    return html.escape(text, quote=False)
+
+
 def finish(figure: go.Figure, caption: str, *, width: int = 900, height: int = 560, axes: bool = True, top: int = TOP) -> go.Figure:
     """White, with a caption beneath; `height` is without it."""
     top = max(top, figure.layout.margin.t or 0)
@@ -134,7 +188,7 @@ def finish(figure: go.Figure, caption: str, *, width: int = 900, height: int = 5
         hoverlabel={"font": {"size": SMALL}},
     )
     figure.add_annotation(
-        text="<br>".join(lines),
+        text="<br>".join(map(plain, lines)),
         xref="paper",
         yref="paper",
         x=0,
