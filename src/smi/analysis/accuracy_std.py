@@ -1,5 +1,6 @@
 """Accuracy of a linear classifier against feature std at the end of training: a point for each run, or for its seeds; λ beside it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import mean
 
@@ -43,9 +44,10 @@ def accuracy_std(runs: Mapping[str, Run], *, data: str | None = None) -> go.Figu
                 cliponaxis=False,
                 hovertemplate=HOVER,
             )
+        spreads = [mean(last_epoch(run, "feature_std") for run in groups[name]) for name in names]
         accuracies = [mean(top[run.folder] for run in groups[name]) for name in names]
         figure.add_scatter(
-            x=[mean(last_epoch(run, "feature_std") for run in groups[name]) for name in names],
+            x=spreads,
             y=accuracies,
             text=[f"λ = {weight:g}" if labelled and weight is not None else "" for weight in weights],
             customdata=[[plain(name), plain(" ".join(str(run.folder) for run in groups[name]))] for name in names],
@@ -53,7 +55,7 @@ def accuracy_std(runs: Mapping[str, Run], *, data: str | None = None) -> go.Figu
             legendgroup=method,
             showlegend=True,
             mode="lines+markers+text" if labelled else "markers",
-            textposition=_beside(accuracies),
+            textposition=_beside(spreads, accuracies),
             textfont={"size": FONT - 1},
             line=style.line(1.5),
             marker=style.marker(12, most=0),
@@ -72,12 +74,16 @@ def accuracy_std(runs: Mapping[str, Run], *, data: str | None = None) -> go.Figu
     )
 
 
-def _beside(values: Sequence[float]) -> list[str]:
-    """Where labels go, off the line that joins the points: to the left where it rises, to the right where it falls."""
+def _beside(xs: Sequence[float], ys: Sequence[float]) -> list[str]:
+    """Where labels go, off the line that joins the points: away from both neighbours."""
+    wide, high = (max(xs) - min(xs)) or 1, (max(ys) - min(ys)) or 1
     found = []
-    for i, value in enumerate(values):
-        rises, falls = i + 1 < len(values) and values[i + 1] > value, i > 0 and values[i - 1] > value
-        found.append("bottom center" if rises and falls else "top left" if rises else "top right" if falls else "top center")
+    for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
+        pulls = [((xs[j] - x) / wide, (ys[j] - y) / high) for j in (i - 1, i + 1) if 0 <= j < len(xs)]
+        lengths = [math.hypot(*pull) or 1 for pull in pulls]
+        across, up = (-sum(pull[k] / length for pull, length in zip(pulls, lengths, strict=True)) for k in (0, 1))
+        side = "left" if across < -0.4 else "right" if across > 0.4 else "center"
+        found.append(f"{'bottom' if up < 0 else 'top'} {side}")
     return found
 
 

@@ -79,6 +79,7 @@ def energy_maps(
             x=0,
             y=sum(axis.domain) / 2,
             xanchor="right",
+            yanchor="middle",
             xshift=-6,
             showarrow=False,
             font={"size": SMALL + 1},

@@ -25,7 +25,7 @@ def std_summary(sets: Mapping[str, Mapping[str, Run]]) -> go.Figure:
     figure = make_subplots(
         rows=len(sets),
         cols=2,
-        column_widths=[0.62, 0.38],
+        column_widths=[0.62, 0.38] if len(every) <= 4 else [0.48, 0.52],
         horizontal_spacing=0.11,
         vertical_spacing=min(0.1, 110 / (ROW * len(sets))),
         subplot_titles=[text for data in sets for text in (f"<b>{plain(data)}</b>", "")],
@@ -50,13 +50,9 @@ def std_summary(sets: Mapping[str, Mapping[str, Run]]) -> go.Figure:
         top = {run.folder: 100 * top1(results[name]) for name, run in runs.items()}
         scores = [_estimate([top[run.folder] for run in groups[data][name]]) for name in names]
         figure.add_bar(
-            x=[plain(name) for name in names],
+            x=[_broken(name) for name in names],
             y=[middle for middle, _ in scores],
             error_y={"type": "data", "array": [half for _, half in scores], "visible": any(half for _, half in scores), "color": INK},
-            text=[f"{middle:.1f}" + (f" ± {half:.1f}" if half else "") for middle, half in scores],
-            textposition="outside",
-            textfont={"size": FONT},
-            cliponaxis=False,
             showlegend=False,
             width=0.6,
             marker={
@@ -73,11 +69,22 @@ def std_summary(sets: Mapping[str, Mapping[str, Run]]) -> go.Figure:
             row=row,
             col=2,
         )
+        for name, (middle, half) in zip(names, scores, strict=True):
+            figure.add_annotation(
+                x=_broken(name),
+                y=middle + half,
+                text=f"{middle:.1f}" + (f"<br>± {half:.1f}" if half else ""),
+                yanchor="bottom",
+                showarrow=False,
+                font={"size": SMALL + 1},
+                row=row,
+                col=2,
+            )
         figure.update_xaxes(range=[0, 1.02 * max(series(run, "epoch")[1][-1] for run in runs.values())], row=row, col=1)
         last = row == len(sets)
         frame(figure, x="epoch" if last else "", y="feature std", row=row, col=1)
         frame(figure, x="", y="top-1, %", row=row, col=2)
-        figure.update_xaxes(showgrid=False, ticks="", row=row, col=2)
+        figure.update_xaxes(showgrid=False, ticks="", tickangle=0, row=row, col=2)
         figure.update_yaxes(range=[0, 112], tickvals=[0, 25, 50, 75, 100], row=row, col=2)
     figure.update_layout(
         legend={"orientation": "h", "x": 0, "y": 1, "yref": "container", "yanchor": "top", "font": {"size": FONT}},
@@ -92,6 +99,11 @@ def std_summary(sets: Mapping[str, Mapping[str, Run]]) -> go.Figure:
         height=ROW * len(sets) + 110,
         top=64,
     )
+
+
+def _broken(name: str) -> str:
+    """Into lines, so that names stand upright side by side."""
+    return plain(name).replace(", ", "<br>").replace("Barlow Twins", "Barlow<br>Twins")
 
 
 def _estimate(values: Sequence[float]) -> tuple[float, float]:

@@ -47,10 +47,14 @@ def look(number: int) -> Look:
 
 def looks(runs: Mapping[str, Run]) -> dict[str, Look]:
     """A method has one of its own; where several runs share a method, the later ones take what is free."""
-    wanted = {name: list(HOMES).index(method) for name, run in runs.items() if (method := run.config["method"]["name"]) in HOMES}
-    free = iter(number for number in range(len(HOMES) + len(runs)) if number not in wanted.values())
+    return looks_by_method({name: run.config["method"]["name"] for name, run in runs.items()})
+
+
+def looks_by_method(methods: Mapping[str, str]) -> dict[str, Look]:
+    wanted = {name: list(HOMES).index(method) for name, method in methods.items() if method in HOMES}
+    free = iter(number for number in range(len(HOMES) + len(methods)) if number not in wanted.values())
     found: dict[str, int] = {}
-    for name in runs:
+    for name in methods:
         number = wanted.get(name)
         found[name] = next(free) if number is None or number in found.values() else number
     return {name: look(number) for name, number in found.items()}
@@ -222,11 +226,11 @@ def from_zero(figure: go.Figure) -> None:
 
 
 def legend(figure: go.Figure, *, log_y: bool = False, log_x: bool = False) -> None:
-    """In the corner where the fewest points are, of a figure with one panel; above it if all corners are taken."""
+    """In a corner without points, of a figure with one panel; above it if there is none."""
     shown = [trace for trace in figure.data if trace.showlegend is not False]
     entries = len(shown)
-    wide = min(0.75, 0.09 + 0.0105 * max((len(trace.name or "") for trace in shown), default=0))
-    high = 0.05 + 0.055 * entries
+    wide = min(0.75, 0.11 + 0.0105 * max((len(trace.name or "") for trace in shown), default=0))
+    high = 0.07 + 0.06 * entries
     points = _points(figure, log_x, log_y)
     corners = {
         (right, above): sum((x > 1 - wide if right else x < wide) and (y > 1 - high if above else y < high) for x, y in points)
@@ -234,7 +238,7 @@ def legend(figure: go.Figure, *, log_y: bool = False, log_x: bool = False) -> No
         for above in (True, False)
     }
     best = min(corners, key=lambda corner: corners[corner])
-    if corners[best] > 0.02 * len(points) or high > 0.6:
+    if corners[best] or high > 0.6:
         figure.update_layout(legend={"orientation": "h", "x": 0, "y": 1.01, "xanchor": "left", "yanchor": "bottom"})
         wide_as = sum(60 + 8 * len(trace.name or "") for trace in shown)
         figure.update_layout(margin_t=8 + 22 * -(-wide_as // 780))
