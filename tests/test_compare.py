@@ -1,8 +1,11 @@
 """Comparisons through the real command: on the digits, with a network of a few hundred weights."""
 
+import contextlib
 import csv
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,10 +19,11 @@ import scipy.stats
 import torch
 
 import smi
+import smi.compare
 from smi.analysis.comparison import Comparison, Row, Trained
-from smi.analysis.comparison_figure import figure
+from smi.analysis.comparison_figure import figure, write_figure
 from smi.cli import main
-from smi.compare import call, compare, print_comparison
+from smi.compare import START, call, compare, print_comparison
 from smi.data import Batches, load
 from smi.errors import TrainingError, UserError
 from smi.grid import plan
@@ -29,6 +33,7 @@ from smi.results import Result, Score
 TESTS = Path(__file__).parent
 SETTINGS = {"method.widths": [16, 16], "log.probe_every": 0, "data.images": 512}
 TINY = {"encoder": "homemade.Net", "epochs": 1, "protocols": ["knn", "fewshot"], "settings": SETTINGS}
+LONGER = TINY | {"epochs": 12, "settings": SETTINGS | {"log.every": 1}}  # as WORDS say
 WORDS = ["--encoder", "homemade.Net", "--protocol", "knn", "fewshot", "--log.probe_every", "0", "--data.images=512", "--log.every", "1"]
 
 
@@ -40,6 +45,22 @@ def _one_thread_and_our_modules(monkeypatch):
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+def in_this_process(words) -> int:
+    """What `call` does in another, which takes seconds to start: only where processes matter they are used."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["smi", *words])
+        try:
+            main()
+        except SystemExit as end:
+            return int(end.code or 0)
+    return 0
+
+
+@pytest.fixture
+def _quick(monkeypatch):
+    monkeypatch.setattr(smi.compare, "call", in_this_process)
 
 
 def files(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -56,29 +77,29 @@ def metrics_of(run: Path) -> int:
 
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory):
-    """Two methods, two seeds: stopped in the second run as a terminal's Ctrl-C does it, then left to finish."""
+    """Two methods, two seeds: stopped in the second run as a terminal's Ctrl-C does it, then finished from Python."""
     out = tmp_path_factory.mktemp("comparison") / "c"
     command = [sys.executable, "-m", "smi", "compare", "digits", "--methods", "SMI", "BarlowTwins", "--seeds", "2", "--out", str(out)]
     command += [*WORDS, "--epochs", "12", "--method.widths", "[16, 16]"]
     path = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    said, kept = [], []
-    for stop in (True, False):
-        process = subprocess.Popen(
-            command, env=environment, cwd=TESTS, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-        )
-        try:
-            while stop and process.poll() is None and metrics_of(out / "runs" / "BarlowTwins" / "seed-0") < 3:
-                time.sleep(0.05)
-            if stop:
-                os.killpg(process.pid, signal.SIGINT)
-            output, errors = process.communicate(timeout=600)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-        said.append((process.returncode, output, errors))
-        kept.append(files(out))
-    return out, said, kept
+    process = subprocess.Popen(
+        command, env=environment, cwd=TESTS, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        while process.poll() is None and metrics_of(out / "runs" / "BarlowTwins" / "seed-0") < 3:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        output, errors = process.communicate(timeout=600)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    before, said = files(out), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
+        patch.syspath_prepend(TESTS)
+        patch.setattr(smi.compare, "call", in_this_process)
+        print_comparison(compare("digits", methods=["SMI", "BarlowTwins"], seeds=2, out=out, **LONGER), out)
+    return out, [(process.returncode, output, errors), (0, said.getvalue(), "")], [before, files(out)]
 
 
 def test_interrupted_it_goes_on_where_it_stopped(interrupted):
@@ -159,13 +180,14 @@ def test_what_is_evaluated_are_the_runs(interrupted):
         assert row["scores"][0]["mean"] == pytest.approx(np.mean(values))
 
 
+@pytest.mark.usefixtures("_quick")
 def test_extended_only_what_is_missing_is_run(interrupted, capfd):
     out, _, kept = interrupted
-    same = TINY | {"epochs": 12, "settings": SETTINGS | {"log.every": 1}}
-    comparison = compare("digits", methods=["SMI", "barlowtwins", "VICReg"], seeds=1, out=out, **same)
+    comparison = compare("digits", methods=["SMI", "barlowtwins", "VICReg"], seeds=1, out=out, **LONGER)
     said = capfd.readouterr().out
     assert "2 of 3 runs are there already" in said
-    assert [line for line in said.splitlines() if line.startswith("run ")] == ["run 3/3: VICReg, seed 0"]
+    (line,) = [line for line in said.splitlines() if line.startswith("run ")]
+    assert re.fullmatch(r"run 3/3: VICReg, seed 0 \(about \d+ s left\)", line)  # by the steps of those that are there
     now = files(out)
     assert all(now[name] == value for name, value in kept[-1].items())
     assert [row.name for row in comparison.rows] == ["SMI", "BarlowTwins", "VICReg"]
@@ -181,6 +203,7 @@ def test_another_configuration_is_refused_and_named(interrupted, capfd):
     assert all(files(out)[name] == value for name, value in kept[-1].items())
 
 
+@pytest.mark.usefixtures("_quick")
 def test_a_sweep_in_which_a_run_fails(tmp_path, capfd):
     """The others are made, it is noted and not tried again; a method without the setting runs as it is."""
     settings = {key: value for key, value in SETTINGS.items() if key != "method.widths"}
@@ -204,10 +227,47 @@ def test_a_sweep_in_which_a_run_fails(tmp_path, capfd):
     assert "failed: homemade.Agreement, fails_at=0.0, seed 0: " in capfd.readouterr().out
 
 
+@pytest.mark.usefixtures("_quick")
+def test_a_run_that_cannot_be_evaluated_does_not_stop_the_others(interrupted, monkeypatch, capfd):
+    """An encoder whose features are not finite, say, though its loss was."""
+    out, _, _ = interrupted
+    honest = smi.compare.evaluate
+
+    def refuse(sources, **asked):
+        if any("SMI" in str(source) for source in sources):
+            raise UserError("some features are not finite")
+        return honest(sources, **asked)
+
+    monkeypatch.setattr(smi.compare, "evaluate", refuse)
+    comparison = compare("digits", methods=["SMI", "BarlowTwins"], seeds=1, out=out, **LONGER)
+    assert [(name, run.failed) for name, run in comparison.failed] == [("SMI", "it could not be evaluated: some features are not finite")]
+    assert comparison.score(comparison.rows[1], comparison.columns[0]) is not None
+    monkeypatch.undo()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot be asked for it")
+def test_a_run_stops_when_the_comparison_is_killed(tmp_path):
+    """Else it would train on, unseen, in the way of the next try."""
+    (tmp_path / "smi.py").write_text("import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(60)")
+    parent = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]]).wait()"
+    process = subprocess.Popen([sys.executable, "-c", parent, START], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    try:
+        while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text():
+            time.sleep(0.02)
+    finally:
+        process.kill()
+        process.wait()
+    child = Path("/proc") / (tmp_path / "pid").read_text()
+    until = time.monotonic() + 20
+    while child.is_dir() and "(zombie)" not in (child / "status").read_text() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert time.monotonic() < until
+
+
 def test_methods_are_paired(tmp_path):
     """Under one seed one encoder, one order of images and one draw of views; under another seed others."""
     asked = {"encoder": "homemade.Net", "batch_size": 32}
-    methods = ["SMI", "BarlowTwins", "SimCLR", "BYOL"]
+    methods = ["SMI", "BarlowTwins", "SimCLR", "BYOL", "SwAV"]  # the last has small views behind the first two
     _, jobs = plan("digits", asked, methods=methods, seeds=range(2), sweep="redundancy_weight=0.01,1", folder=tmp_path)
     assert [job.name for job in jobs[:7]] == [
         "SMI, redundancy_weight=0.01, seed 0",
@@ -216,7 +276,7 @@ def test_methods_are_paired(tmp_path):
         "BarlowTwins, redundancy_weight=1.0, seed 0",
         "SimCLR, seed 0",
         "BYOL, seed 0",
-        "SMI, redundancy_weight=0.01, seed 1",
+        "SwAV, seed 0",
     ]
     store = load("digits", "pretrain")
     seen: dict[int, list[list[torch.Tensor]]] = {0: [], 1: []}
@@ -224,7 +284,7 @@ def test_methods_are_paired(tmp_path):
         method = create(job.config, len(store))
         batch = Batches(store, 32, seed=job.config.seed).batch(3)
         views = create_views(job.config, method)(batch.images, batch.generator())
-        seen[job.seed].append([batch.index, *views, *method.encoder.state_dict().values()])
+        seen[job.seed].append([batch.index, *views[:2], *method.encoder.state_dict().values()])
     for found in seen.values():
         assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
     different = [not torch.equal(a, b) for a, b in zip(seen[0][0], seen[1][0], strict=True)]
@@ -273,19 +333,47 @@ def test_numbers_of_different_protocols_share_no_column():
     assert len({*next(csv.reader([comparison.csv().splitlines()[0]]))}) == len(next(csv.reader([comparison.csv().splitlines()[0]])))
 
 
-@pytest.mark.parametrize(("values", "scale"), [((0.001, 0.1), "log"), ((0.0, 0.1), "linear"), (((8, 8), (16, 16)), "category")])
-def test_the_figure_of_a_sweep(values, scale):
+def swept(values, names=("A", "B")) -> Comparison:
     def row(method, value, score):
         return Row(method, value, f"{method} {value}", tuple(Trained(s, "", "", (result(score + s / 100),)) for s in range(3)))
 
-    comparison = Comparison((row("A", values[1], 0.9), row("A", values[0], 0.8), row("B", None, 0.7)), (0, 1, 2), "key", {})
-    drawn = figure(comparison)
-    assert drawn.layout.xaxis.type == scale
+    first, second = names
+    return Comparison((row(first, values[1], 0.9), row(first, values[0], 0.8), row(second, None, 0.7)), (0, 1, 2), "key", {})
+
+
+@pytest.mark.parametrize(
+    ("values", "places", "scores", "said"),
+    [
+        ((0.001, 0.1), [-3, -1], [81, 91], ["0.001", "0.1"]),
+        ((0.0, 0.1), [0, 0.1], [81, 91], ["0", "0.1"]),  # no logarithm
+        (((8, 8), (16, 16)), [0, 1], [91, 81], ["(16, 16)", "(8, 8)"]),  # in the order of rows
+        (([8], [16]), [0, 1], [91, 81], ["[16]", "[8]"]),
+    ],
+)
+def test_the_figure_of_a_sweep(values, places, scores, said):
+    drawn = figure(swept(values))
     a, b = drawn.data[0], drawn.data[1]
-    assert list(a.y) == pytest.approx([0.81, 0.91] if scale != "category" else [0.91, 0.81])
-    assert list(b.y) == pytest.approx([0.71, 0.71])  # a line across
+    assert list(a.x) == pytest.approx(places)
+    assert list(a.y) == pytest.approx(scores)
+    assert (list(drawn.layout.xaxis.tickvals), list(drawn.layout.xaxis.ticktext)) == (pytest.approx(places), said)
+    assert list(b.y) == pytest.approx([71, 71])  # a line across
+    assert b.x[1] > max(a.x)  # and its interval where no other is
+    assert list(b.error_y.array) == pytest.approx([0, 100 * 4.3027 * 0.01 / 3**0.5], rel=1e-3)
     assert a.marker.symbol != b.marker.symbol
     assert a.line.dash != b.line.dash
+    assert f"Differences are to A {values[1]}, paired by seed" in drawn.layout.annotations[-1].text
+
+
+def test_the_page_fits_a_telephone_and_names_are_no_html(page, tmp_path):
+    write_figure(swept((0.001, 0.1), names=("A", "<i>B&amp;</i>")), tmp_path / "figure.html")
+    for width, panels in ((1000, 2), (390, 1)):
+        page.set_viewport_size({"width": width, "height": 700})
+        page.goto((tmp_path / "figure.html").as_uri())
+        page.wait_for_selector(".legendtext")
+        assert page.locator(".legendtext").all_text_contents() == ["A", "<i>B&amp;</i>"]
+        lefts = page.evaluate("[...document.querySelectorAll('.plot-container .bglayer rect')].map(r => Math.round(r.x.baseVal.value))")
+        assert len(set(lefts)) == panels
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 @pytest.mark.parametrize(

@@ -427,7 +427,7 @@ def _add_figure(commands: "argparse._SubParsersAction[Parser]") -> None:
         allow_abbrev=False,
     )
     command.add_argument("name", nargs="?", metavar="NAME", help="which, as `smi figure --list` shows them")
-    command.add_argument("sources", nargs="*", metavar="RUN", help="runs' folders")
+    command.add_argument("sources", nargs="*", metavar="RUN", help="runs' folders, or those of comparisons")
     command.add_argument("--out", type=Path, metavar="FILE", help="FILE.html, FILE.svg or FILE.png")
     command.add_argument("--data", metavar="NAME|PATH", help="images to look at (default: what the runs were pretrained on)")
     command.add_argument("--images", type=_positive, metavar="N", help="so many at most (default: 2000; pairs 512, energy maps 4)")
@@ -460,7 +460,7 @@ def _add_table(commands: "argparse._SubParsersAction[Parser]") -> None:
         allow_abbrev=False,
     )
     command.add_argument("number", type=int, choices=(1, 2, 3), metavar="1|2|3")
-    command.add_argument("sources", nargs="*", metavar="RUN", help="runs' folders, with results of `smi evaluate`")
+    command.add_argument("sources", nargs="*", metavar="RUN", help="runs' folders, with results of `smi evaluate`, or comparisons'")
     command.add_argument("--data", metavar="NAME|PATH", help="what they were evaluated on (default: what they were pretrained on)")
     form = command.add_mutually_exclusive_group()
     form.add_argument("--markdown", dest="form", action="store_const", const="markdown", help="print Markdown")

@@ -38,9 +38,18 @@ from smi.journal import duration
 from smi.loggers import check_loggers
 from smi.machine import choose_device, choose_precision, describe_device, versions
 from smi.pretraining import choose, create, create_views, located
+from smi.results import Result
 from smi.run import Run
 from smi.train import stop_signals
 
+# Where a process can ask for it, the system tells a run to stop when the comparison is killed: nobody would wait for it any more.
+START = """
+import runpy, signal, sys
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+runpy.run_module("smi", run_name="__main__", alter_sys=True)
+"""
 STOPPED = {sign * number + (128 if sign > 0 else 0) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM) for sign in (1, -1)}
 
 
@@ -174,6 +183,8 @@ class Work:
             self._look(job, job.failed or reason)
             if missing and fresh and not reason:
                 self.took[job.row] = time.perf_counter() - begun
+            elif not missing and (trained := self.trained[job.row][-1]).step_ms and not trained.failed:
+                self.took.setdefault(job.row, 1e-3 * trained.step_ms * trained.steps)  # nearly: without what is no step
             if missing or number == len(self.jobs):
                 with disk_errors(f"writing to {self.folder}"):
                     self.comparison().write(self.folder)
@@ -212,7 +223,12 @@ class Work:
 
     def _look(self, job: Job, failed: str) -> None:
         """What the run scored and took."""
-        results = [] if failed else evaluate([job.folder], protocols=self.protocols, seed=0, **dataclasses.asdict(self.place))[0][1]
+        results: Sequence[Result] = ()
+        if not failed:
+            try:
+                ((_, results),) = evaluate([job.folder], protocols=self.protocols, seed=0, **dataclasses.asdict(self.place))
+            except UserError as error:  # an encoder that diverged, say; the other runs are none the worse
+                failed = f"it could not be evaluated: {error}"
         self.trained[job.row].append(Trained.read(job.folder, seed=job.seed, command=job.command, results=results, failed=failed))
         if not failed and not self.compiled and job.row not in self.loss_ms:
             self.loss_ms[job.row] = self._measure_loss(job)
@@ -246,7 +262,7 @@ def call(words: Sequence[str]) -> int:
     """`smi` in a process of its own, which finds modules where this one does. It is asked to stop when we are."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with stop_signals() as stop:
-        process = subprocess.Popen([sys.executable, "-P", "-m", "smi", *words], env=environment)
+        process = subprocess.Popen([sys.executable, "-P", "-c", START, *words], env=environment)
         told = False
         try:
             while process.poll() is None:

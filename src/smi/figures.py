@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from smi.checkpoint import write_whole
-from smi.data.places import disk_errors, expand, printable
+from smi.data.places import announce, disk_errors, expand, printable
 from smi.errors import UserError
 from smi.machine import choose_device, keep_memory
 from smi.run import Run
@@ -41,17 +41,19 @@ class Asked:
 
     def by_data(self) -> dict[str, dict[str, Run]]:
         """Of each data set its runs, called the same on all of them."""
-        from smi.analysis.style import data_of
+        from smi.analysis.style import data_of, names_of
 
-        names = list(dict.fromkeys(data_of(run) for run in self.runs))
-        parts = {name: tuple(run for run in self.runs if data_of(run) == name) for name in names}
-        return {name: Asked(some).called(by_data=False) for name, some in parts.items()}
+        self.called()  # none is given twice
+        found: dict[str, dict[str, Run]] = {}
+        for name, run in zip(names_of(self.runs, by_data=False), self.runs, strict=True):
+            found.setdefault(data_of(run), {})[name] = run
+        return found
 
     def evaluated_on(self) -> str | None:
         """As results spell it."""
         from smi.data.sources import NAMES
 
-        return None if self.data is None else self.data if self.data in NAMES else expand(self.data).resolve().name
+        return None if self.data is None else self.data if self.data in NAMES else f"{expand(self.data).resolve().name}/"
 
     def root_of(self, run: Run) -> Path | None:
         """Where named sets lie: as asked, or where the run found them."""
@@ -154,11 +156,12 @@ def _landscape(asked: Asked) -> Any:
     with sample.open(run.about.get("resolution") or config.views.size) as (store, _):
         images = store[:]
     settings = {name: config.method[name] for name in ("target", "shift", "eps") if config.method["name"] == "SMI"}
-    pairs = positive_pairs(method, create_views(config, method), images, seed=asked.seed)
+    shape = Shape(**settings)
+    pairs = positive_pairs(method, create_views(config, method), images, seed=asked.seed, eps=shape.eps)
     epoch = run.epoch(state["step"])
     after = f" after {epoch:g} epochs" if epoch is not None else ""
     (name,) = asked.called()
-    return landscape(Shape(**settings), pairs, of=f"{len(images):,} images of {sample.data}, embedded by {name}{after}")
+    return landscape(shape, pairs, of=f"{len(images):,} images of {sample.data}, embedded by {name}{after}")
 
 
 def _sample(asked: Asked, runs: dict[str, Run]) -> Any:
@@ -187,20 +190,23 @@ class Figure:
     sentence: str
     make: Callable[[Asked], Any]
     least: int = 1  # runs
+    rows: int | None = None  # of a comparison so many at most, the first seed of each; None: all its runs
 
 
 FIGURES = {
-    "landscape": Figure("what a pair of some correlation costs under SMI and Barlow Twins; of a run, real pairs of views", _landscape, 0),
+    "landscape": Figure(
+        "what a pair of some correlation costs under SMI and Barlow Twins; of a run, real pairs of views", _landscape, 0, 1
+    ),
     "gradient-norm": Figure("norm of the gradient at every step, rolling mean of 50", _gradient_norm),
     "feature-std": Figure("spread of features over training", _feature_std),
     "accuracy-std": Figure("accuracy of a linear classifier against the spread of features, of several runs", _accuracy_std, 2),
     "ratio": Figure("redundancy ÷ alignment over training", _ratio),
     "std-summary": Figure("a row for each data set: spread of features over training, and accuracy", _std_summary),
     "linear-curves": Figure("training and held-out accuracy over the epochs of the linear evaluation", _linear_curves),
-    "eigenspectrum": Figure("how many directions features use: cumulative explained variance", _eigenspectrum),
-    "variance-violin": Figure("how evenly the coordinates of features vary", _variance_violin),
-    "energy-maps": Figure("where encoders look: length of the last feature map, over some images", _energy_maps),
-    "tsne": Figure("features of held-out images in three dimensions, by class", _tsne),
+    "eigenspectrum": Figure("how many directions features use: cumulative explained variance", _eigenspectrum, rows=99),
+    "variance-violin": Figure("how evenly the coordinates of features vary", _variance_violin, rows=99),
+    "energy-maps": Figure("where encoders look: length of the last feature map, over some images", _energy_maps, rows=99),
+    "tsne": Figure("features of held-out images in three dimensions, by class", _tsne, rows=99),
 }
 
 
@@ -223,12 +229,14 @@ def write_figure(
 ) -> Path:
     """Write a figure of runs to FILE.html, which opens without a network, or to FILE.svg or FILE.png; give its path.
 
-    sources: folders of runs. data: images that features are taken of, or accuracies on; None: what the runs were pretrained on. images: so
+    sources: folders of runs, or of comparisons, which stand for their finished runs; figures that take long have the first seed of each of
+    their rows. data: images that features are taken of, or accuracies on; None: what the runs were pretrained on. images: so
     many at most. seed: which images, and t-SNE's start.
     """
     out = expand(out)
     figure = _found(name)
     _check(out)
+    sources = _runs_of(sources, figure.rows)
     if len(sources) < figure.least:
         raise UserError(f"the figure {name} takes {'a run' if figure.least == 1 else f'{figure.least} runs'} or more, not {len(sources)}")
     asked = Asked(
@@ -247,6 +255,32 @@ def write_figure(
         write_whole(out, lambda partial: _write(drawn, partial, out.suffix.lower(), name))
     print(f"{printable(str(out))}: {figure.sentence}")
     return out
+
+
+def _runs_of(sources: Sequence[str | Path], rows: int | None = None) -> list[Path]:
+    """Folders of runs; that of a comparison stands for its finished ones."""
+    found: list[Path] = []
+    for folder in map(expand, sources):
+        path = folder / "comparison.json"
+        if (folder / "config.yaml").is_file() or not path.is_file():
+            found.append(folder)
+            continue
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            every = [(row["name"], run["seed"], run["failed"], Path(run["folder"])) for row in document["rows"] for run in row["runs"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} is not that of a comparison ({error!r}): `smi compare` writes it anew") from error
+        for name, seed, failed, _ in every:
+            if failed:
+                announce(f"left out: {name}, seed {seed}, which failed")
+        good = [(name, folder / "runs" / where.parent.name / where.name) for name, _, failed, where in every if not failed]
+        if not good:
+            raise UserError(f"{folder} has no finished run yet")
+        firsts: dict[str, Path] = {}
+        for name, where in good:
+            firsts.setdefault(name, where)
+        found += [where for _, where in good] if rows is None else list(firsts.values())[:rows]
+    return found
 
 
 def _found(name: str) -> Figure:
@@ -301,8 +335,8 @@ def _image(figure: Any, format: str) -> bytes:
 def print_table(
     number: int, sources: Sequence[str | Path] = (), *, data: str | Path | None = None, form: Literal["text", "markdown", "json"] = "text"
 ) -> None:
-    """Table 1, 2 or 3 of the paper, with what these runs scored beside it."""
-    runs = tuple(Run(source) for source in sources)
+    """Table 1, 2 or 3 of the paper, with what these runs, or those of comparisons, scored beside it."""
+    runs = tuple(Run(source) for source in _runs_of(sources))
     asked = Asked(runs, None if data is None else str(data))
     asked.called()  # none is given twice
     if number == 1:

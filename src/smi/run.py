@@ -10,6 +10,8 @@ eval/, export/        what `smi evaluate` found, what `smi export` wrote
 """
 
 import contextlib
+import copy
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,13 +36,8 @@ class Run:
     @property
     def config(self) -> dict[str, Any]:
         path = self.folder / "config.yaml"
-        try:
-            found = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise UserError(f"{path} is damaged: {' '.join(str(error).split())[:200]}") from error
-        if not isinstance(found, dict):
-            raise UserError(f"{path} is damaged: it has no settings")
-        return found
+        about = path.stat()
+        return copy.deepcopy(_parsed(path, about.st_mtime_ns, about.st_size))
 
     @property
     def about(self) -> dict[str, Any]:
@@ -114,6 +111,18 @@ class Run:
         return (
             f"Run({str(self.folder)!r}: {self.config['method']['name']}, {steps:,} steps{'' if self.finished else ', unfinished'}{probe})"
         )
+
+
+@functools.lru_cache(maxsize=512)
+def _parsed(path: Path, changed: int, size: int) -> dict[str, Any]:
+    """Kept while the file is as it was: figures of many runs ask many times, and YAML is slow to read."""
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is damaged: {' '.join(str(error).split())[:200]}") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is damaged: it has no settings")
+    return found
 
 
 def move_aside(folder: Path) -> Path:

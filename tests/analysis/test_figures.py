@@ -3,8 +3,8 @@
 import json
 import re
 import shutil
-import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,12 +15,13 @@ from plotly import graph_objects as go
 import smi
 from smi import figures
 from smi.analysis import landscape as land
-from smi.analysis.eigenspectrum import cumulative_variance
+from smi.analysis.eigenspectrum import cumulative_variance, of_shares
 from smi.analysis.energy_maps import energies
 from smi.analysis.gradient_norm import rolling_mean
 from smi.analysis.style import DASHES, called, looks
 from smi.analysis.tsne import embed
-from smi.analysis.variance_violin import relative_variance
+from smi.analysis.variance_violin import of_variances, relative_variance
+from smi.cli import main
 from smi.errors import UserError
 from smi.figures import FIGURES, Asked, write_figure
 from smi.pretrained import load
@@ -62,9 +63,23 @@ def test_gradient_norm_is_the_rolling_mean_of_every_step(pair):
     plain = [np.mean(norms[max(0, i - 49) : i + 1]) for i in range(len(norms))]
     found = trace(figure, "Barlow Twins")
     np.testing.assert_allclose(found.y, plain, rtol=1e-10)
-    assert found.x.tolist() == list(range(1, 121))
+    assert list(found.x) == list(range(1, 121))
     assert figure.layout.yaxis.type == "log"
     np.testing.assert_allclose(rolling_mean([1.0, 2.0, 6.0], 2), [1, 1.5, 4])
+
+
+def test_one_bad_step_does_not_spoil_the_mean_of_all_later_ones():
+    np.testing.assert_allclose(rolling_mean([1e30, 1.0, 1.0, 3.0], 2), [1e30, 5e29, 1, 2])
+    np.testing.assert_allclose(rolling_mean([1.0, np.nan, np.nan, 3.0, 5.0], 2), [1, 1, np.nan, 3, 4])
+
+
+def test_a_long_run_is_thinned_to_what_can_be_seen(tmp_path):
+    run = write_run(tmp_path / "long", epochs=120)
+    found = trace(drawn("gradient-norm", [run]), "SMI")
+    assert 1200 < len(found.x) <= 2000
+    assert found.x[-1] == 4800
+    norms = [norm for line in run.metrics() for norm in line["per_step"]["gradient_norm"]]
+    assert found.y[-1] == pytest.approx(np.mean(norms[-50:]))
 
 
 def test_feature_std_and_ratio_are_what_was_logged(pair):
@@ -107,7 +122,125 @@ def test_names_tell_runs_apart(tmp_path):
         called([runs[0], Run(runs[0].folder)])
 
 
+# ----------------------------------------------------------------------------------------------------------------------------- seeds
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory):
+    """Three of each of two methods, evaluated."""
+    folder, found = tmp_path_factory.mktemp("seeds"), []
+    for method, level, top1 in (("SMI", 1, 0.8), ("BarlowTwins", 10, 0.7)):
+        for seed in range(3):
+            found.append(write_run(folder / method / f"seed-{seed}", method, level=level, seed=seed, weight=0.01))
+            write_result(found[-1], top1 + seed / 100)
+    return found
+
+
+@pytest.mark.parametrize("name", ["gradient-norm", "feature-std", "ratio"])
+def test_seeds_are_thin_lines_and_their_mean_with_one_legend_entry(seeds, name):
+    figure = drawn(name, seeds)
+    listed = [t for t in figure.data if t.showlegend]
+    assert [t.name for t in listed] == ["SMI", "Barlow Twins"]
+    thin = [t for t in figure.data if t.showlegend is False and t.line.color == listed[0].line.color]
+    assert [t.name for t in thin] == ["SMI, seed 0", "SMI, seed 1", "SMI, seed 2"]
+    assert all(t.line.width < listed[0].line.width for t in thin)
+    np.testing.assert_allclose(listed[0].y, np.mean([t.y for t in thin], axis=0))
+    assert "(3 seeds)" in figure.layout.annotations[-1].text.replace("<br>", " ")
+
+
+def test_the_mean_ends_where_a_seed_does(tmp_path):
+    runs = [write_run(tmp_path / str(seed), seed=seed) for seed in (0, 1)]
+    lines = (runs[1].folder / "metrics.jsonl").read_text().splitlines()
+    (runs[1].folder / "metrics.jsonl").write_text("\n".join(lines[:8]) + "\n")
+    assert trace(drawn("feature-std", runs), "SMI").x[-1] == 1.0
+
+
+def test_only_what_differs_by_its_seed_alone_is_joined(tmp_path):
+    runs = [write_run(tmp_path / "a", seed=0), write_run(tmp_path / "b", seed=1, epochs=2), write_run(tmp_path / "c", seed=1)]
+    again = write_run(tmp_path / "d", seed=1)
+    assert [t.name for t in drawn("ratio", runs).data if t.showlegend] == ["SMI, 3 epochs", "SMI, 2 epochs"]
+    assert len([t for t in drawn("ratio", [runs[0], runs[2], again]).data if t.showlegend]) == 3  # a seed twice: no seeds of one
+
+
+def test_accuracies_of_seeds_are_means_with_intervals(seeds):
+    figure = drawn("accuracy-std", seeds)
+    point = trace(figure, "SMI")
+    assert list(point.y) == pytest.approx([81])
+    assert point.x[0] == pytest.approx(np.mean([np.mean([m["feature_std"] for m in run.metrics() if m["epoch"] > 2]) for run in seeds[:3]]))
+    (bar,) = [t for t in drawn("std-summary", seeds).data if isinstance(t, go.Bar)]
+    assert list(bar.y) == pytest.approx([81, 71])
+    assert list(bar.error_y.array) == pytest.approx([4.3027 / 3**0.5] * 2, rel=1e-3)  # Student's
+    curve = trace(drawn("linear-curves", seeds), "SMI")
+    assert list(curve.y) == pytest.approx([8.1, 16.2, 24.3, 32.4])
+
+
+def test_features_of_seeds_are_averaged_or_put_together(seeds):
+    runs = called(seeds)
+    shares = {name: np.linspace(0.5 + i / 100, 1, 4) for i, name in enumerate(runs)}
+    figure = of_shares(runs, shares, 100, of="images")
+    assert [t.name for t in figure.data if t.showlegend is not False] == ["SMI: 4 for 90 %", "Barlow Twins: 4 for 90 %"]
+    np.testing.assert_allclose(trace(figure, "SMI: 4 for 90 %").y, 100 * np.linspace(0.51, 1, 4))
+    violins = of_variances(runs, {name: np.full(4, 0.5) for name in runs}, 100, of="images").data
+    assert [(t.name, len(t.y)) for t in violins] == [("SMI", 12), ("Barlow Twins", 12)]
+
+
+def test_sets_call_their_runs_alike(tmp_path):
+    runs = [write_run(tmp_path / f"{data}{weight}", data=data, weight=weight) for data, weight in (("digits", 0.1), ("digits", 1.0))]
+    runs.append(write_run(tmp_path / "other", data="cifar10", weight=0.1))
+    assert {data: list(some) for data, some in Asked(tuple(runs)).by_data().items()} == {
+        "digits": ["SMI, λ = 0.1", "SMI, λ = 1"],
+        "cifar10": ["SMI, λ = 0.1"],
+    }
+
+
+@pytest.fixture
+def comparison(seeds, tmp_path):
+    """A folder of them, made elsewhere and moved; one run failed."""
+    shutil.copytree(seeds[0].folder.parents[1], tmp_path / "c" / "runs")
+    rows = [
+        {
+            "name": m,
+            "runs": [{"seed": s, "folder": f"before/runs/{m}/seed-{s}", "failed": "NaN" * (m == "SMI" and s == 0)} for s in range(3)],
+        }
+        for m in ("SMI", "BarlowTwins")
+    ]
+    (tmp_path / "c" / "comparison.json").write_text(json.dumps({"rows": rows}))
+    return tmp_path / "c"
+
+
+def test_a_comparison_stands_for_its_finished_runs(comparison, tmp_path, capsys, monkeypatch):
+    taken = []
+    monkeypatch.setitem(FIGURES, "ratio", replace(FIGURES["ratio"], make=lambda asked: taken.append(asked.runs) or go.Figure()))
+    monkeypatch.setitem(FIGURES, "tsne", replace(FIGURES["tsne"], make=FIGURES["ratio"].make))
+    for name in ("ratio", "tsne"):
+        write_figure(name, [comparison], tmp_path / "x.html")
+        assert capsys.readouterr().err == "left out: SMI, seed 0, which failed\n"
+    names = [[str(run.folder.relative_to(comparison / "runs")) for run in runs] for runs in taken]
+    assert names[0] == [f"{m}/seed-{s}" for m in ("SMI", "BarlowTwins") for s in range(3)][1:]
+    assert names[1] == ["SMI/seed-1", "BarlowTwins/seed-0"]  # what takes long: the first of each
+    figures.print_table(3, [comparison])
+    assert "71.0 ± 2.5 (3)" in capsys.readouterr().out
+    (comparison / "comparison.json").write_text("{}")
+    with pytest.raises(UserError, match="is not that of a comparison"):
+        write_figure("ratio", [comparison], tmp_path / "x.html")
+
+
 # ------------------------------------------------------------------------------------------------------------------------ accuracies
+
+
+def test_results_on_a_folder_are_found(tmp_path):
+    """Results spell a folder with a slash behind its name."""
+    runs = [write_run(tmp_path / str(weight), data="/elsewhere/photos", weight=weight) for weight in (0.1, 1.0)]
+    for run in runs:
+        write_result(run, 0.5, data="photos/")
+    assert list(trace(drawn("accuracy-std", runs), "SMI").y) == pytest.approx([50, 50])
+
+
+def test_names_are_no_html(tmp_path):
+    runs = [write_run(tmp_path / name, data="/elsewhere/<b>&amp;") for name in ("<i>one", "two")]
+    figure = drawn("ratio", runs)
+    assert [t.name for t in figure.data] == ["SMI, &lt;i&gt;one", "SMI, two"]
+    assert "&lt;b&gt;&amp;amp;" in figure.layout.annotations[-1].text
 
 
 def test_accuracy_against_std(pair, tmp_path):
@@ -185,8 +318,9 @@ def test_cumulative_variance_is_numpys():
     h = np.random.default_rng(0).normal(size=(40, 6)) @ np.diag([5, 3, 1, 1, 0.1, 0])
     eigenvalues = np.sort(np.linalg.eigvals(np.cov(h.T)).real)[::-1]
     np.testing.assert_allclose(cumulative_variance(h), np.cumsum(eigenvalues) / eigenvalues.sum(), atol=1e-10)
-    with pytest.raises(UserError, match="all images are the same"):
-        cumulative_variance(np.ones((4, 3)))
+    for bad in (np.ones((4, 3)), np.full((4, 3), np.nan)):
+        with pytest.raises(UserError, match="all images are the same"):
+            cumulative_variance(bad)
 
 
 def test_relative_variance_has_its_bound():
@@ -195,6 +329,8 @@ def test_relative_variance_has_its_bound():
     found = relative_variance(3 * h)
     np.testing.assert_allclose(found, 8 * np.var(unit, axis=0, ddof=1))
     assert found.mean() <= 500 / 499
+    with pytest.raises(UserError, match="not finite"):
+        relative_variance(np.full((4, 3), np.inf))
 
 
 def test_eigenspectrum_and_violin_of_runs(trained):
@@ -286,6 +422,7 @@ def test_landscape_shows_real_pairs_of_a_run(trained):
     shown = [float(re.search(r"M = ([\d.]+)", text)[1]) for text in titles]
     assert [text.split(":")[0] for text in titles] == ["low", "middle", "high"] * 2
     assert shown[0] <= shown[1] <= shown[2]
+    assert "of low, middle and high dependency" in figure.layout.annotations[-1].text.replace("<br>", " ")
     with pytest.raises(UserError, match="one run, not of 2"):
         drawn("landscape", trained)
     with pytest.raises(UserError, match="too few"):
@@ -315,14 +452,14 @@ def test_html_opens_without_a_network(pair, tmp_path):
     assert [path.name for path in tmp_path.iterdir() if "ratio" in path.name] == ["ratio.html"]
 
 
-@pytest.mark.parametrize("suffix", ["svg", "png"])
-def test_print(pair, tmp_path, suffix):
+def test_print(pair, tmp_path, monkeypatch):
     pytest.importorskip("kaleido", reason="kaleido is not installed")
     if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))):
         pytest.skip("no Chrome or Chromium here")
-    out = write_figure("ratio", [run.folder for run in pair], tmp_path / f"ratio.{suffix}")
-    head = out.read_bytes()[:100]
-    assert head.startswith(b"\x89PNG") if suffix == "png" else b"<svg" in head
+    sources = [run.folder for run in pair]
+    assert b"<svg" in write_figure("ratio", sources, tmp_path / "ratio.svg").read_bytes()[:100]
+    monkeypatch.setattr(go.Figure, "to_image", lambda self, **how: json.dumps(how).encode())  # a browser takes seconds to start
+    assert json.loads(write_figure("ratio", sources, tmp_path / "ratio.png").read_bytes()) == {"format": "png", "scale": 3}
 
 
 def test_without_kaleido_or_a_browser_it_says_what_to_install(pair, tmp_path, monkeypatch):
@@ -357,24 +494,28 @@ def test_mistakes_are_found_before_anything_is_computed(pair, tmp_path, monkeypa
         write_figure(name, [pair[0].folder], tmp_path / out)
 
 
-def command(*words):
-    return subprocess.run([sys.executable, "-m", "smi", *map(str, words)], capture_output=True, text=True, timeout=120, check=False)
+def command(monkeypatch, *words):
+    """The command's exit code."""
+    monkeypatch.setattr(sys, "argv", ["smi", *map(str, words)])
+    try:
+        main()
+    except SystemExit as end:
+        return end.code
+    return 0
 
 
-def test_the_command_draws(pair, tmp_path):
-    result = command("figure", "gradient-norm", *(run.folder for run in pair), "--out", tmp_path / "g.html")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith(str(tmp_path / "g.html"))
+def test_the_command_draws(pair, tmp_path, monkeypatch, capsys):
+    assert command(monkeypatch, "figure", "gradient-norm", *(run.folder for run in pair), "--out", tmp_path / "g.html") == 0
+    assert capsys.readouterr().out.startswith(str(tmp_path / "g.html"))
     assert (tmp_path / "g.html").stat().st_size > 1_000_000
 
 
-def test_the_command_lists_and_refuses(pair):
-    listed = command("figure", "--list").stdout.splitlines()
-    assert [line.split()[0] for line in listed] == list(FIGURES)
+def test_the_command_lists_and_refuses(pair, monkeypatch, capsys):
+    assert command(monkeypatch, "figure", "--list") == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(FIGURES)
     for words in (("figure",), ("figure", "ratio", pair[0].folder), ("figure", "linear-curves", pair[0].folder, "--out", "x.html")):
-        result = command(*words)
-        assert result.returncode == 2
-        assert len(result.stderr.splitlines()) == 1
+        assert command(monkeypatch, *words) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_a_run_that_logged_nothing(pair, tmp_path):

@@ -13,6 +13,7 @@ from smi.analysis.table_2 import table_2
 from smi.analysis.table_3 import table_3
 from smi.errors import UserError
 from smi.figures import print_table
+from smi.run import Run
 
 
 def test_the_papers_numbers_are_whole():
@@ -59,6 +60,41 @@ def test_seeds_are_one_row_with_an_interval(tmp_path):
         write_result(run, top1)
     (here,) = [here for _, _, here in table_1(runs).rows if here[0] == "digits"]
     assert here[4] == "82.0 ± 5.0 (3)"  # Student's: 4.303 * 2 / sqrt(3)
+
+
+def test_the_same_seed_twice_is_not_two_seeds(tmp_path):
+    runs = [write_run(tmp_path / name, seed=0) for name in ("one", "two")]
+    for run in runs:
+        write_result(run, 0.8)
+    found = [here for _, _, here in table_1(runs).rows if "digits" in here]
+    assert [here[0] for here in found] == [str(run.folder) for run in runs]  # told apart, each for itself
+    assert [here[5] for here in found] == ["80.0", "80.0"]
+
+
+def test_rows_of_a_sweep_say_their_value(tmp_path):
+    runs = [write_run(tmp_path / str(weight), weight=weight) for weight in (0.01, 0.1)]
+    runs.append(write_run(tmp_path / "bt", "BarlowTwins"))
+    for run, top1 in zip(runs, (0.8, 0.7, 0.6), strict=True):
+        write_result(run, top1)
+    table = table_1(runs)
+    assert table.groups[2].columns[0] == "Run"
+    assert [(here[0], here[5]) for _, _, here in table.rows if here[1] == "digits"] == [
+        ("-", "60.0"),
+        ("λ = 0.01", "80.0"),
+        ("λ = 0.1", "70.0"),
+    ]
+    against = [here[:4] for _, _, here in table_3(runs).rows if here[0] != "-"]
+    assert against == [("SMI λ = 0.01", "60.0", "80.0", "+20.0"), ("SMI λ = 0.1", "60.0", "70.0", "+10.0")]
+
+
+def test_differences_of_table_3_are_paired_by_seed(tmp_path):
+    """Seeds that differ a lot, methods that hardly do: over the seeds that both have."""
+    for method, scores in {"BarlowTwins": (0.5, 0.7, 0.9), "SMI": (0.52, 0.71)}.items():
+        for seed, top1 in enumerate(scores):
+            write_result(write_run(tmp_path / method / str(seed), method, seed=seed), top1)
+    runs = [Run(folder) for folder in sorted(tmp_path.glob("*/*"))]
+    (here,) = [here for left, _, here in table_3(runs).rows if left[0] == "digits"]
+    assert here[2] == "+1.5 ± 6.4"  # of +2 and +1: 12.7 * 0.707 / sqrt(2)
 
 
 def test_table_3_pairs_runs_of_one_setting(tmp_path):

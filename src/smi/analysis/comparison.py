@@ -64,6 +64,7 @@ class Trained:
     step_ms: float | None = None
     peak_mb: float | None = None
     device: str = ""
+    steps: int = 0
 
     @classmethod
     def read(cls, folder: Path, *, seed: int, command: str, results: Sequence[Result] = (), failed: str = "") -> "Trained":
@@ -71,10 +72,11 @@ class Trained:
         if not (folder / "config.yaml").is_file():
             return cls(seed, str(folder), command, failed=failed)
         run = Run(folder)
-        batch, timings = run.config["batch_size"], [line["timing"] for line in run.metrics() if "timing" in line]
+        batch, lines = run.config["batch_size"], run.metrics()
+        timings, steps = [line["timing"] for line in lines if "timing" in line], lines[-1]["step"] if lines else 0
         step_ms = statistics.median(1e3 * batch / timing["images_per_second"] for timing in timings) if timings else None
         peak_mb = max((timing["peak_memory_mb"] for timing in timings), default=None)
-        return cls(seed, str(folder), command, tuple(results), failed, step_ms, peak_mb, str(run.about.get("device", "")))
+        return cls(seed, str(folder), command, tuple(results), failed, step_ms, peak_mb, str(run.about.get("device", "")), steps)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch.nn.functional import interpolate
 
 from smi.analysis.pictures import add_picture
 from smi.analysis.sample import Sample
-from smi.analysis.style import FONT, SMALL, finish
+from smi.analysis.style import FONT, SMALL, finish, plain
 from smi.errors import UserError
 from smi.evaluate.features import evaluation_mode, normalise
 from smi.pretrained import Pretrained
@@ -29,7 +29,12 @@ def energy_maps(
     names = list(maps)
     rows, columns = len(images), 1 + len(names)
     figure = make_subplots(
-        rows=rows, cols=columns, horizontal_spacing=0.012, vertical_spacing=0.02, column_titles=["image", *names], row_titles=None
+        rows=rows,
+        cols=columns,
+        horizontal_spacing=0.012,
+        vertical_spacing=0.02,
+        column_titles=["image", *map(plain, names)],
+        row_titles=None,
     )
     for row in range(rows):
         pixels = images[row].permute(1, 2, 0).numpy()
@@ -60,20 +65,21 @@ def energy_maps(
                         "outlinewidth": 0,
                         "tickfont": {"size": SMALL + 1},
                     },
-                    hovertemplate=f"{name}: %{{z}} %<extra>{captions[row]}</extra>",
+                    hovertemplate=f"{plain(name)}: %{{z}} %<extra>{plain(captions[row])}</extra>",
                 ),
                 row=row + 1,
                 col=column,
             )
         axis = next(figure.select_yaxes(row=row + 1, col=1))
         figure.add_annotation(
-            text=captions[row],
+            text=plain(captions[row]),
             textangle=-90,
             xref="paper",
             yref="paper",
             x=0,
             y=sum(axis.domain) / 2,
             xanchor="right",
+            yanchor="middle",
             xshift=-6,
             showarrow=False,
             font={"size": SMALL + 1},

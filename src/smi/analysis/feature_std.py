@@ -5,20 +5,23 @@ from collections.abc import Mapping
 from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
 
 from smi.analysis.logged import add_series
-from smi.analysis.style import finish, frame, from_zero, legend, setting
+from smi.analysis.style import about_seeds, by_seed, finish, frame, from_zero, legend, setting
+from smi.errors import UserError
 from smi.run import Run
 
 
 def feature_std(runs: Mapping[str, Run]) -> go.Figure:
     figure = go.Figure()
     add_series(figure, runs, "feature_std")
+    if not figure.data:
+        raise UserError("none of these runs has logged a feature_std")
     frame(figure, x="epoch", y="feature std")
     from_zero(figure)
     legend(figure)
     return finish(
         figure,
         f"Spread of features while pretraining ({setting(runs.values())}): the std over the batch of each coordinate of features of length "
-        f"1, averaged over coordinates.{limit(runs)}",
+        f"1, averaged over coordinates.{limit(runs)}{about_seeds(by_seed(runs))}",
     )
 
 

@@ -6,27 +6,24 @@ import numpy as np
 from numpy.typing import NDArray
 from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
 
-from smi.analysis.logged import lines_of
-from smi.analysis.style import finish, frame, from_zero, legend, looks, setting
+from smi.analysis.logged import Series, add_lines, lines_of
+from smi.analysis.style import about_seeds, by_seed, finish, frame, from_zero, legend, setting
 from smi.errors import UserError
 from smi.run import Run
 
 WINDOW = 50  # steps, as in the paper
+MOST = 2000  # points of a line: more can be neither seen nor printed
 
 
 def gradient_norm(runs: Mapping[str, Run], *, window: int = WINDOW) -> go.Figure:
-    figure = go.Figure()
-    for name, look in looks(runs).items():
-        steps, norms = per_step(runs[name])
-        figure.add_scatter(
-            x=steps,
-            y=rolling_mean(norms, window),
-            name=name,
-            mode="lines+markers",
-            line=look.line(),
-            marker=look.marker(),
-            hovertemplate="step %{x}: %{y:.4g}",
-        )
+    figure, groups = go.Figure(), by_seed(runs)
+
+    def smooth(run: Run) -> Series:
+        steps, norms = per_step(run)
+        every = -(-len(steps) // MOST)
+        return steps[::-every][::-1].tolist(), rolling_mean(norms, window)[::-every][::-1].tolist()
+
+    add_lines(figure, groups, smooth, hover="step %{x}: %{y:.4g}")
     frame(figure, x="step", y="gradient norm", log_y=True)
     from_zero(figure)
     _whole_decades(figure)
@@ -34,7 +31,7 @@ def gradient_norm(runs: Mapping[str, Run], *, window: int = WINDOW) -> go.Figure
     return finish(
         figure,
         f"Norm of the gradient while pretraining ({setting(runs.values())}): the mean of the last {window} steps, or of as many as there "
-        "were so far.",
+        f"were so far.{about_seeds(groups)}",
     )
 
 
@@ -52,17 +49,23 @@ def per_step(run: Run) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
 
 
 def rolling_mean(values: Sequence[float] | NDArray[np.float64], window: int) -> NDArray[np.float64]:
-    """Of the last `window` values, or of as many as there were so far."""
-    sums = np.concatenate([[0.0], np.cumsum(np.asarray(values, dtype=np.float64))])
-    ends = np.arange(1, len(sums))
-    starts = np.maximum(ends - window, 0)
-    found: NDArray[np.float64] = (sums[ends] - sums[starts]) / (ends - starts)
+    """Of the last `window` values, or of as many as there were so far; what is no number is left out.
+
+    Each window is summed for itself: running sums would drag what was very large once, or no number, along with them.
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    padded = np.concatenate([np.full(window - 1, np.nan), numbers])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, window)
+    known = np.isfinite(windows)
+    count = known.sum(axis=1)
+    sums = np.where(known, windows, 0.0).sum(axis=1)
+    found: NDArray[np.float64] = np.where(count > 0, sums / np.maximum(count, 1), np.nan)
     return found
 
 
 def _whole_decades(figure: go.Figure) -> None:
     """An axis with no power of ten on it says nothing: one that spans less than a decade is widened to the powers around."""
-    values = np.concatenate([trace.y for trace in figure.data])
+    values = np.concatenate([np.asarray(trace.y, dtype=np.float64) for trace in figure.data])
     values = values[np.isfinite(values) & (values > 0)]
     if len(values):
         low, high = np.log10(values.min()), np.log10(values.max())

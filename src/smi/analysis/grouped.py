@@ -37,7 +37,10 @@ class Table:
         headers = [f"{group.title}: {column}" if group.title else column for group in self.groups for column in group.columns]
         align = [":--" if i == 0 else "--:" for i in range(len(headers))]
         rows = [[self._emphasised(number, cell) for number, cells in enumerate(row) for cell in cells] for row in self.rows]
-        lines = ["| " + " | ".join(cells) + " |" for cells in ([self._bold(h) for h in headers], align, *rows)]
+        lines = [
+            "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+            for cells in ([self._bold(h) for h in headers], align, *rows)
+        ]
         return "\n".join([*lines, "", *(f"{note}  " for note in self.notes)])
 
     def _widths(self, group: int) -> list[int]:

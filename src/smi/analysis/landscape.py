@@ -175,7 +175,7 @@ def side_by_side(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray
 
 
 @torch.inference_mode()
-def positive_pairs(method: Method, views: Views, images: Tensor, *, seed: int = 0, batch_size: int = 128) -> Pairs:
+def positive_pairs(method: Method, views: Views, images: Tensor, *, seed: int = 0, batch_size: int = 128, eps: float = 1e-6) -> Pairs:
     """images: uint8 [N, 3, H, W]. Views as training draws them; embeddings with the norms' running statistics."""
     plan = views.policy.views
     if len(plan) < 2 or any(view.grid > 1 for view in plan[:2]) or plan[0].size != plan[1].size:
@@ -192,8 +192,10 @@ def positive_pairs(method: Method, views: Views, images: Tensor, *, seed: int = 
             for name, view in zip(("first", "second"), x, strict=False):
                 found[name].append(_pixels(view, views))
     rho = torch.cat(found["rho"])
+    if not rho.isfinite().all():
+        raise UserError(f"embeddings of {type(method).__name__} are not finite: training diverged, so there are no pairs to show")
     first, second = (torch.cat(found[name]).numpy() for name in ("first", "second"))
-    return Pairs(first, second, rho.numpy(), dependency(rho).numpy())
+    return Pairs(first, second, rho.numpy(), dependency(rho, eps).numpy())
 
 
 def _pixels(x: Tensor, views: Views) -> Tensor:

@@ -1,13 +1,16 @@
-"""What runs logged over training, a line for each."""
+"""What runs logged over training: a line for each run; of several seeds a thin one each, and their mean."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
 
-from smi.analysis.style import looks
+from smi.analysis.style import Look, by_seed, firsts, looks, plain
 from smi.errors import UserError
 from smi.run import Run
+
+Series = tuple[Sequence[float], Sequence[float]]  # where, and what was logged there
 
 
 def lines_of(run: Run) -> list[dict[str, Any]]:
@@ -23,21 +26,65 @@ def series(run: Run, name: str) -> tuple[list[float], list[float]]:
     return [epoch for epoch, _ in found], [value for _, value in found]
 
 
-def add_series(figure: go.Figure, runs: Mapping[str, Run], name: str, **where: Any) -> None:
-    """One line for each run; those that never logged it are left out."""
-    for label, look in looks(runs).items():
-        epochs, values = series(runs[label], name)
-        if values:
-            figure.add_scatter(
-                x=epochs,
-                y=values,
-                name=label,
-                mode="lines+markers",
-                line=look.line(),
-                marker=look.marker(),
-                hovertemplate="epoch %{x:.1f}: %{y:.4g}",
-                **where,
-            )
+def add_series(figure: go.Figure, runs: Mapping[str, Run], name: str, **where: Any) -> list[str]:
+    """What was logged under this name, against epochs; the names of those that never logged it, which are left out."""
+    return add_lines(figure, by_seed(runs), lambda run: series(run, name), hover="epoch %{x:.1f}: %{y:.4g}", **where)
+
+
+def add_lines(
+    figure: go.Figure,
+    groups: Mapping[str, Sequence[Run]],
+    of: Callable[[Run], Series],
+    *,
+    hover: str,
+    look: Mapping[str, Look] | None = None,
+    listed: Callable[[str], bool] = lambda name: True,
+    **where: Any,
+) -> list[str]:
+    """One legend entry for each name. listed: whether it is in the legend."""
+    look, without = look or looks(firsts(groups)), []
+    for name, runs in groups.items():
+        every = {int(run.config["seed"]): found for run in runs if len((found := of(run))[1])}
+        if not every:
+            without.append(name)
+            continue
+        if len(every) > 1:
+            for seed, (x, y) in every.items():
+                figure.add_scatter(
+                    x=x,
+                    y=y,
+                    name=plain(f"{name}, seed {seed}"),
+                    legendgroup=name,
+                    showlegend=False,
+                    mode="lines",
+                    line={"color": look[name].colour, "width": 0.9},
+                    opacity=0.45,
+                    hovertemplate=hover,
+                    **where,
+                )
+        x, y = mean_of(list(every.values()))
+        figure.add_scatter(
+            x=x,
+            y=y,
+            name=plain(name),
+            legendgroup=name,
+            showlegend=listed(name),
+            mode="lines+markers",
+            line=look[name].line(),
+            marker=look[name].marker(),
+            hovertemplate=hover,
+            **where,
+        )
+    return without
+
+
+def mean_of(every: Sequence[Series]) -> Series:
+    """Where all have something."""
+    if len(every) == 1:
+        return every[0]
+    tables = [dict(zip(x, y, strict=True)) for x, y in every]
+    shared = [x for x in tables[0] if all(x in table for table in tables[1:])]
+    return shared, [float(np.mean([table[x] for table in tables])) for x in shared]
 
 
 def last_epoch(run: Run, name: str) -> float:

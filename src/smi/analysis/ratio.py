@@ -5,16 +5,15 @@ from collections.abc import Mapping
 from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
 
 from smi.analysis.logged import add_series
-from smi.analysis.style import finish, frame, from_zero, legend, setting
+from smi.analysis.style import about_seeds, by_seed, finish, frame, from_zero, legend, setting
 from smi.errors import UserError
 from smi.run import Run
 
 
 def ratio(runs: Mapping[str, Run]) -> go.Figure:
     figure = go.Figure()
-    add_series(figure, runs, "ratio")
-    without = [name for name in runs if name not in {trace.name for trace in figure.data}]
-    if len(without) == len(runs):
+    without = add_series(figure, runs, "ratio")
+    if not figure.data:
         raise UserError(
             f"none of these runs has a ratio of redundancy to alignment: the loss of {', '.join(without)} has one term only "
             "(SMI, BarlowTwins and VICReg have more)"
@@ -26,5 +25,6 @@ def ratio(runs: Mapping[str, Run]) -> go.Figure:
     note = f" Of one term only, so not here: {', '.join(without)}." if without else ""
     return finish(
         figure,
-        f"Redundancy ÷ alignment while pretraining ({setting(runs.values())}), each term with the weight it has in the loss.{note}",
+        f"Redundancy ÷ alignment while pretraining ({setting(runs.values())}), each term with the weight it has in the loss."
+        f"{note}{about_seeds(by_seed(runs))}",
     )

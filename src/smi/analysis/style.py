@@ -3,6 +3,7 @@
 On paper without colour runs are told apart by dash and marker. The same runs in the same order look the same in every figure.
 """
 
+import html
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,10 +47,14 @@ def look(number: int) -> Look:
 
 def looks(runs: Mapping[str, Run]) -> dict[str, Look]:
     """A method has one of its own; where several runs share a method, the later ones take what is free."""
-    wanted = {name: list(HOMES).index(method) for name, run in runs.items() if (method := run.config["method"]["name"]) in HOMES}
-    free = iter(number for number in range(len(HOMES) + len(runs)) if number not in wanted.values())
+    return looks_by_method({name: run.config["method"]["name"] for name, run in runs.items()})
+
+
+def looks_by_method(methods: Mapping[str, str]) -> dict[str, Look]:
+    wanted = {name: list(HOMES).index(method) for name, method in methods.items() if method in HOMES}
+    free = iter(number for number in range(len(HOMES) + len(methods)) if number not in wanted.values())
     found: dict[str, int] = {}
-    for name in runs:
+    for name in methods:
         number = wanted.get(name)
         found[name] = next(free) if number is None or number in found.values() else number
     return {name: look(number) for name, number in found.items()}
@@ -78,10 +83,16 @@ def called(runs: Sequence[Run], *, by_data: bool = True) -> dict[str, Run]:
     for i, folder in enumerate(folders):
         if folder in folders[:i]:
             raise UserError(f"{runs[i].folder} is given twice")
+    return dict(zip(names_of(runs, by_data=by_data), runs, strict=True))
+
+
+def names_of(runs: Sequence[Run], *, by_data: bool = True) -> list[str]:
+    """Without by_data, runs on different images may be called the same: what tells some apart on one set is said on all of them."""
     names = [method_of(run) for run in runs]
+    sets = [data_of(run) for run in runs]
     facts: list[list[str]] = []
-    if by_data and len({data_of(run) for run in runs}) > 1:
-        names = [f"{name}, {data_of(run)}" for name, run in zip(names, runs, strict=True)]
+    if by_data and len(set(sets)) > 1:
+        names = [f"{name}, {data}" for name, data in zip(names, sets, strict=True)]
     facts.append([f"λ = {weight:g}" if (weight := weight_of(run)) is not None else "" for run in runs])
     facts.append([str(run.config["encoder"]["name"]) for run in runs])
     facts.append([f"{run.config['epochs']} epochs" for run in runs])
@@ -89,12 +100,54 @@ def called(runs: Sequence[Run], *, by_data: bool = True) -> dict[str, Run]:
     facts.append([run.folder.name for run in runs])
     facts.append([str(run.folder) for run in runs])
     for fact in facts:
-        before = list(names)
-        for i, name in enumerate(before):
-            same = [j for j, other in enumerate(before) if other == name]
-            if len({fact[j] for j in same}) > 1 and fact[i]:
-                names[i] = f"{name}, {fact[i]}"
-    return dict(zip(names, runs, strict=True))
+        several: dict[tuple[str, str], set[str]] = {}
+        for name, data, told in zip(names, sets, fact, strict=True):
+            several.setdefault((name, data), set()).add(told)
+        apart = {name for (name, _), values in several.items() if len(values) > 1}
+        names = [f"{name}, {told}" if name in apart and told else name for name, told in zip(names, fact, strict=True)]
+    return names
+
+
+def families(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
+    """Runs that differ by their seed alone are together; of two with one seed too, each is for itself."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(repr(identity(run)), []).append(run)
+    kept: list[tuple[Run, ...]] = []
+    for some in found.values():
+        distinct = len({run.config["seed"] for run in some}) == len(some)
+        kept += [tuple(some)] if distinct else [(run,) for run in some]
+    return kept
+
+
+def identity(run: Run) -> dict[str, Any]:
+    """What a run learns from, but for its seed: its configuration without what other methods would have had, or what is logged."""
+    return {name: value for name, value in run.config.items() if name not in ("seed", "methods", "log", "precision")}
+
+
+def by_seed(runs: Mapping[str, Run]) -> dict[str, tuple[Run, ...]]:
+    """By what they are called without their seeds, runs that differ by nothing else."""
+    return by_seed_on({"": runs}, by_data=True)[""]
+
+
+def by_seed_on(sets: Mapping[str, Mapping[str, Run]], *, by_data: bool = False) -> dict[str, dict[str, tuple[Run, ...]]]:
+    """The same of runs on several data sets, called the same on all of them."""
+    found = {data: families(runs.values()) for data, runs in sets.items()}
+    every = [family for some in found.values() for family in some]
+    if all(len(family) == 1 for family in every):  # they keep their names
+        return {data: {name: (run,) for name, run in runs.items()} for data, runs in sets.items()}
+    names = iter(names_of([family[0] for family in every], by_data=by_data))
+    return {data: {next(names): family for family in some} for data, some in found.items()}
+
+
+def firsts(groups: Mapping[str, Sequence[Run]]) -> dict[str, Run]:
+    return {name: runs[0] for name, runs in groups.items()}
+
+
+def about_seeds(groups: Mapping[str, Sequence[Run]], what: str = "Thin: each seed; thick: their mean") -> str:
+    """For a caption, where there are any."""
+    counts = sorted({len(runs) for runs in groups.values() if len(runs) > 1})
+    return f" {what} ({' or '.join(map(str, counts))} seeds)." if counts else ""
 
 
 def weight_of(run: Run) -> float | None:
@@ -118,6 +171,11 @@ def setting(runs: Iterable[Run]) -> str:
 # ------------------------------------------------------------------------------------------------------------------------- the frame
 
 
+def plain(text: str) -> str:
+    """A name of someone's own, as it is: plotly takes <b> and &amp; in a text for HTML."""
+    return html.escape(text, quote=False)
+
+
 def finish(figure: go.Figure, caption: str, *, width: int = 900, height: int = 560, axes: bool = True, top: int = TOP) -> go.Figure:
     """White, with a caption beneath; `height` is without it."""
     top = max(top, figure.layout.margin.t or 0)
@@ -134,7 +192,7 @@ def finish(figure: go.Figure, caption: str, *, width: int = 900, height: int = 5
         hoverlabel={"font": {"size": SMALL}},
     )
     figure.add_annotation(
-        text="<br>".join(lines),
+        text="<br>".join(map(plain, lines)),
         xref="paper",
         yref="paper",
         x=0,
@@ -168,11 +226,11 @@ def from_zero(figure: go.Figure) -> None:
 
 
 def legend(figure: go.Figure, *, log_y: bool = False, log_x: bool = False) -> None:
-    """In the corner where the fewest points are, of a figure with one panel; above it if all corners are taken."""
+    """In a corner without points, of a figure with one panel; above it if there is none."""
     shown = [trace for trace in figure.data if trace.showlegend is not False]
     entries = len(shown)
-    wide = min(0.75, 0.09 + 0.0105 * max((len(trace.name or "") for trace in shown), default=0))
-    high = 0.05 + 0.055 * entries
+    wide = min(0.75, 0.11 + 0.0105 * max((len(trace.name or "") for trace in shown), default=0))
+    high = 0.07 + 0.06 * entries
     points = _points(figure, log_x, log_y)
     corners = {
         (right, above): sum((x > 1 - wide if right else x < wide) and (y > 1 - high if above else y < high) for x, y in points)
@@ -180,7 +238,7 @@ def legend(figure: go.Figure, *, log_y: bool = False, log_x: bool = False) -> No
         for above in (True, False)
     }
     best = min(corners, key=lambda corner: corners[corner])
-    if corners[best] > 0.02 * len(points) or high > 0.6:
+    if corners[best] or high > 0.6:
         figure.update_layout(legend={"orientation": "h", "x": 0, "y": 1.01, "xanchor": "left", "yanchor": "bottom"})
         wide_as = sum(60 + 8 * len(trace.name or "") for trace in shown)
         figure.update_layout(margin_t=8 + 22 * -(-wide_as // 780))

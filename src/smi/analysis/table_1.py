@@ -1,13 +1,13 @@
 """Table 1: linear classifiers on frozen features, by method. The paper's numbers are of ImageNet; ours of whatever runs are given."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from smi.analysis.grouped import NONE, Group, Table, percent, yes
 from smi.analysis.paper import TABLE_1, Accuracy
 from smi.analysis.scores import results_of, top1, top5
-from smi.analysis.style import data_of, method_of
+from smi.analysis.style import data_of, identity, method_of, weight_of
 from smi.errors import UserError
 from smi.evaluate.fewshot import interval
 from smi.methods import HOMES, find_method
@@ -30,27 +30,33 @@ class Here:
     top1: tuple[float, ...]
     top5: tuple[float, ...]
     sentence: str
+    seeds: tuple[int, ...] = ()
+    setting: dict[str, Any] = field(default_factory=dict)  # what another method must share to be compared with it
+    weight: float | None = None
+    folder: str = ""
+    label: str = ""  # what tells it from others with the same cells
 
     @property
     def cells(self) -> tuple[str, ...]:
         return (self.data, self.encoder, str(self.epochs), yes(self.multicrop), mean(self.top1), mean(self.top5), self.protocol)
 
     def plain(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "setting"}
 
 
 def table_1(runs: Sequence[Run], *, data: str | None = None) -> Table:
     ours = measured(runs, data)
     left = list(ours)
+    labelled = any(here.label for here in ours)
     rows: list[tuple[tuple[str, ...], ...]] = []
     plain: list[dict[str, Any]] = []
     for number, row in enumerate(TABLE_1):
         found = [here for here in left if here.method == row.method and number == _nearest(row.method, here.epochs)]
         left = [here for here in left if here not in found]
-        rows += _lines(row, found)
+        rows += _lines(row, found, labelled)
         plain.append({"method": row.name, "paper": asdict(row), "here": [here.plain() for here in found]})
     for here in left:
-        rows.append(((here.name, yes(_shared(here.method))), (NONE,) * 4, here.cells))
+        rows.append(((here.name, yes(_shared(here.method))), (NONE,) * 4, _cells(here, labelled)))
         plain.append({"method": here.name, "paper": None, "here": [here.plain()]})
     protocols = {here.stamp: f"{here.protocol} on {here.data}: {here.sentence}." for here in ours}
     notes = ["SN: one network for both views. MC: small crops beside the large views. Accuracies in per cent; - : not there."]
@@ -65,7 +71,7 @@ def table_1(runs: Sequence[Run], *, data: str | None = None) -> Table:
         (
             Group("", ("Method", "SN")),
             Group("paper, ImageNet, ResNet-50", ("Epochs", "MC", "Top-1", "Top-5")),
-            Group("here", ("Data", "Encoder", "Epochs", "MC", "Top-1", "Top-5", "Protocol")),
+            Group("here", (*["Run"] * labelled, "Data", "Encoder", "Epochs", "MC", "Top-1", "Top-5", "Protocol")),
         ),
         tuple(rows),
         (*notes, *protocols.values()),
@@ -84,10 +90,12 @@ def measured(runs: Sequence[Run], data: str | None = None) -> list[Here]:
                 f"{run.folder} has no linear or linear-cached results{f' on {data}' if data else ''} yet: run "
                 f"`smi evaluate {run.folder} --protocol linear` (or linear-cached, which takes seconds)"
             )
-        config = {name: value for name, value in run.config.items() if name not in ("seed", "methods", "log", "precision")}
         others = [{r.stamp for r in every[other.folder]} for other in runs if data_of(other) == data_of(run)]
         shared = next((r for r in results if all(r.stamp in stamps for stamps in others)), results[0])
-        groups.setdefault((shared.stamp, repr(config)), []).append((run, shared))
+        key: tuple[Any, ...] = (shared.stamp, repr(identity(run)))
+        if any(other.config["seed"] == run.config["seed"] for other, _ in groups.get(key, ())):
+            key = (*key, run.folder)  # the same again is no other seed
+        groups.setdefault(key, []).append((run, shared))
     found = []
     for some in groups.values():
         run, result = some[0]
@@ -105,8 +113,23 @@ def measured(runs: Sequence[Run], data: str | None = None) -> list[Here]:
                 top1=tuple(100 * top1(r) for _, r in some),
                 top5=tuple(100 * five for five in fives),
                 sentence=result.sentence,
+                seeds=tuple(int(run.config["seed"]) for run, _ in some),
+                setting={name: value for name, value in identity(run).items() if name != "method"},
+                weight=weight_of(run),
+                folder=str(run.folder),
             )
         )
+    return _told_apart(found)
+
+
+def _told_apart(rows: Sequence[Here]) -> list[Here]:
+    """By λ where that is what differs, else by folders."""
+    found = []
+    for here in rows:
+        same = [other for other in rows if (other.method, *other.cells[:4], other.stamp) == (here.method, *here.cells[:4], here.stamp)]
+        weights = [other.weight for other in same]
+        label = f"λ = {here.weight:g}" if here.weight is not None and len(set(weights)) == len(same) else here.folder
+        found.append(replace(here, label=label) if len(same) > 1 else here)
     return found
 
 
@@ -119,12 +142,16 @@ def mean(values: Sequence[float]) -> str:
     return f"{middle:.1f} ± {middle - low:.1f} ({len(values)})"
 
 
-def _lines(row: Accuracy, found: Sequence[Here]) -> list[tuple[tuple[str, ...], ...]]:
+def _cells(here: Here, labelled: bool) -> tuple[str, ...]:
+    return (*[here.label or NONE] * labelled, *here.cells)
+
+
+def _lines(row: Accuracy, found: Sequence[Here], labelled: bool) -> list[tuple[tuple[str, ...], ...]]:
     """The paper's row with the first of ours, then the others of that method."""
     paper = (str(row.epochs), yes(row.multicrop), percent(row.top1), percent(row.top5))
-    blank = (NONE,) * 7
-    first = ((row.name, yes(row.shared_network)), paper, found[0].cells if found else blank)
-    return [first, *((("", ""), ("",) * 4, here.cells) for here in found[1:])]
+    blank = (NONE,) * (7 + labelled)
+    first = ((row.name, yes(row.shared_network)), paper, _cells(found[0], labelled) if found else blank)
+    return [first, *((("", ""), ("",) * 4, _cells(here, labelled)) for here in found[1:])]
 
 
 def _nearest(method: str, epochs: int) -> int:

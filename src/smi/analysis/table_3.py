@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import zip_longest
 from typing import Any
 
+from smi.analysis.comparison import Estimate
 from smi.analysis.grouped import NONE, Group, Table
 from smi.analysis.paper import TABLE_3
 from smi.analysis.table_1 import Here, mean, measured
@@ -16,6 +18,7 @@ METHODS = ("BarlowTwins", "SMI")
 def table_3(runs: Sequence[Run], *, data: str | None = None) -> Table:
     both = [run for run in runs if run.config["method"]["name"] in METHODS]
     ours = measured(both, data)
+    labelled = any(here.label for here in ours)
     sets = {row.data: row for row in TABLE_3}
     rows, plain = [], []
     notes = ["Top-1 of a linear classifier on the frozen encoder, in per cent. The paper's: ResNet-50, 300 epochs. - : not there."]
@@ -28,24 +31,25 @@ def table_3(runs: Sequence[Run], *, data: str | None = None) -> Table:
         pairs = _pairs(found["BarlowTwins"], found["SMI"])
         for number, (one, other) in enumerate(pairs):
             title = (paper.name if paper else name) if number == 0 else ""
-            rows.append(((title,), printed if number == 0 else ("",) * 3, _cells(one, other)))
+            labels = [_label(one, other)] if labelled else []
+            rows.append(((title,), printed if number == 0 else ("",) * 3, (*labels, *_cells(one, other))))
         plain.append(
             {
                 "data": name,
                 "paper": asdict(paper) if paper else None,
-                "here": [{"BarlowTwins": one.plain() if one else None, "SMI": other.plain() if other else None} for one, other in pairs],
+                "here": [_plain(one, other) for one, other in pairs],
             }
         )
-    notes += _unequal(both)
+    notes += _unequal(ours)
     if any(len(here.top1) > 1 for here in ours):
-        notes.append("±: 95 % interval of the mean over seeds, how many in brackets.")
+        notes.append("±: 95 % interval of the mean over seeds, how many in brackets; differences are paired by seed.")
     notes += {here.stamp: f"{here.protocol} on {here.data}: {here.sentence}." for here in ours}.values()
     return Table(
         "Table 3. Barlow Twins against SMI",
         (
             Group("", ("Data",)),
             Group("paper", ("Barlow Twins", "SMI", "Difference")),
-            Group("here", ("Barlow Twins", "SMI", "Difference", "Encoder", "Epochs", "Protocol")),
+            Group("here", (*["Run"] * labelled, "Barlow Twins", "SMI", "Difference", "Encoder", "Epochs", "Protocol")),
         ),
         tuple(rows),
         tuple(notes),
@@ -54,43 +58,61 @@ def table_3(runs: Sequence[Run], *, data: str | None = None) -> Table:
 
 
 def _pairs(ones: Sequence[Here], others: Sequence[Here]) -> list[tuple[Here | None, Here | None]]:
-    """Of one encoder, number of epochs and protocol; what has no partner stands alone."""
-    left = list(others)
+    """Of one setting and protocol; one run against each of several; what has no partner stands alone."""
     found: list[tuple[Here | None, Here | None]] = []
-    for one in ones:
-        partner = next((other for other in left if _key(other) == _key(one)), None)
-        left = [other for other in left if other is not partner]
-        found.append((one, partner))
-    return [*found, *((None, other) for other in left)] or [(None, None)]
+    for key in dict.fromkeys(_key(here) for here in (*ones, *others)):
+        left = [here for here in ones if _key(here) == key]
+        right = [here for here in others if _key(here) == key]
+        if len(left) == 1 or len(right) == 1:
+            left, right = left * max(1, len(right)), right * max(1, len(left))
+        found += zip_longest(left, right)
+    return found or [(None, None)]
 
 
 def _key(here: Here) -> tuple[Any, ...]:
-    return here.stamp, here.encoder, here.epochs
+    return here.stamp, repr(here.setting)
+
+
+def _label(one: Here | None, other: Here | None) -> str:
+    """What tells the two from others of their methods."""
+    told = [(here.label, name) for here, name in ((one, "Barlow Twins"), (other, "SMI")) if here and here.label]
+    return "; ".join(f"{name} {label}" for label, name in told) or NONE
+
+
+def _difference(one: Here | None, other: Here | None) -> Estimate | None:
+    """SMI's less Barlow Twins', over the seeds that both have; without an interval where these are fewer than two."""
+    if one is None or other is None:
+        return None
+    first, second = (dict(zip(here.seeds, here.top1, strict=True)) for here in (one, other))
+    return Estimate.of({seed: second[seed] - first[seed] for seed in second if seed in first})
+
+
+def _plain(one: Here | None, other: Here | None) -> dict[str, Any]:
+    difference = _difference(one, other)
+    return {
+        "BarlowTwins": one.plain() if one else None,
+        "SMI": other.plain() if other else None,
+        "difference": asdict(difference) if difference else None,
+    }
 
 
 def _cells(one: Here | None, other: Here | None) -> tuple[str, ...]:
     known = one or other
     if known is None:
         return (NONE,) * 6
-    difference = NONE
-    if one and other:
-        difference = f"{sum(other.top1) / len(other.top1) - sum(one.top1) / len(one.top1):+.1f}"
+    found = _difference(one, other)
+    difference = NONE if found is None else f"{found.mean:+.1f}" + (f" ± {found.half:.1f}" if found.high is not None else "")
     scores = (mean(one.top1) if one else NONE, mean(other.top1) if other else NONE)
     return (*scores, difference, known.encoder, str(known.epochs), known.protocol)
 
 
-def _unequal(runs: Sequence[Run]) -> list[str]:
+def _unequal(ours: Sequence[Here]) -> list[str]:
     """Settings are identical, or it is said which are not."""
-    ignored = ("method", "methods", "seed", "log", "precision")
     notes = []
-    for source in dict.fromkeys(str(run.config["data"]["source"]) for run in runs):
-        here = [run for run in runs if str(run.config["data"]["source"]) == source]
-        for method in METHODS[1:]:
-            first = next((run for run in here if run.config["method"]["name"] == METHODS[0]), None)
-            other = next((run for run in here if run.config["method"]["name"] == method), None)
-            if first and other:
-                a, b = ({k: v for k, v in run.config.items() if k not in ignored} for run in (first, other))
-                if found := differences(a, b):
-                    told = "; ".join(text.replace(" there,", " of Barlow Twins,").replace(" asked", " of SMI") for text in found)
-                    notes.append(f"Not identical on {source}: {told}.")
+    for data in dict.fromkeys(here.data for here in ours):
+        ones, others = ([here for here in ours if here.data == data and here.method == method] for method in METHODS)
+        if ones and others and not {_key(here) for here in ones} & {_key(here) for here in others}:
+            found = differences(ones[0].setting, others[0].setting)
+            told = "; ".join(text.replace(" there,", " of Barlow Twins,").replace(" asked", " of SMI") for text in found)
+            notes.append(f"Not identical on {data}: {told or 'protocols'}.")
     return notes

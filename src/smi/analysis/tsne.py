@@ -8,7 +8,7 @@ from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ign
 from plotly.subplots import make_subplots  # type: ignore[import-untyped,unused-ignore]
 
 from smi.analysis.sample import Features
-from smi.analysis.style import FONT, SMALL, finish
+from smi.analysis.style import FONT, SMALL, finish, plain
 from smi.errors import UserError
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#8b4513", "#7f7f7f", "#6a3d9a")
@@ -27,7 +27,7 @@ def tsne(places: Mapping[str, NDArray[np.float32]], features: Mapping[str, Featu
         rows=rows,
         cols=columns,
         specs=[[{"type": "scene"}] * columns] * rows,
-        subplot_titles=names,
+        subplot_titles=[plain(name) for name in names],
         horizontal_spacing=0.01,
         vertical_spacing=0.05,
     )
@@ -37,12 +37,12 @@ def tsne(places: Mapping[str, NDArray[np.float32]], features: Mapping[str, Featu
         found = features[name]
         for i, label in enumerate(present):
             which = labels_of(found, of) == label
-            title = found.classes[label] if found.classes else str(label)
+            title = plain(found.classes[label] if found.classes else str(label))
             figure.add_scatter3d(
                 x=places[name][which, 0],
                 y=places[name][which, 1],
                 z=places[name][which, 2],
-                text=[f"{found.names[j]}<br>{title}" for j in np.flatnonzero(which)],
+                text=[f"{plain(found.names[j])}<br>{title}" for j in np.flatnonzero(which)],
                 hoverinfo="text",
                 name=title,
                 legendgroup=title,
