@@ -51,7 +51,7 @@ class Asked:
         """As results spell it."""
         from smi.data.sources import NAMES
 
-        return None if self.data is None else self.data if self.data in NAMES else expand(self.data).resolve().name
+        return None if self.data is None else self.data if self.data in NAMES else f"{expand(self.data).resolve().name}/"
 
     def root_of(self, run: Run) -> Path | None:
         """Where named sets lie: as asked, or where the run found them."""
@@ -286,9 +286,11 @@ def _image(figure: Any, format: str) -> bytes:
     """By way of a browser, which kaleido starts; MathJax, which no figure has need of, is not asked of the network."""
     import plotly.io  # type: ignore[import-untyped,unused-ignore]
 
+    from smi.analysis.style import harmless
+
     plotly.io.defaults.mathjax = None
     try:
-        found: bytes = figure.to_image(format=format, scale=SCALE if format == "png" else 1)
+        found: bytes = harmless(figure).to_image(format=format, scale=SCALE if format == "png" else 1)
     except Exception as error:
         if "chrome" in f"{type(error).__name__} {error}".lower():
             raise UserError(

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from smi.analysis.comparison import Comparison, Estimate
-from smi.analysis.style import COLOURS, DASHES, SYMBOLS
+from smi.analysis.style import COLOURS, DASHES, SYMBOLS, harmless
 from smi.checkpoint import write_text
 
 
 def write_figure(comparison: Comparison, path: Path) -> None:
     """A page that opens without a network."""
-    write_text(path, figure(comparison).to_html(include_plotlyjs=True, config={"displaylogo": False}))
+    write_text(path, harmless(figure(comparison)).to_html(include_plotlyjs=True, config={"displaylogo": False}))
 
 
 def figure(comparison: Comparison) -> Any:

@@ -16,9 +16,15 @@ MOST = 0.9  # the share that is marked
 
 def eigenspectrum(runs: Mapping[str, Run], features: Mapping[str, Tensor], *, of: str) -> go.Figure:
     """features: h [n, F] of each run, of the same images. of: which images, in words."""
+    count = len(next(iter(features.values())))
+    return of_shares(runs, {name: cumulative_variance(h.numpy()) for name, h in features.items()}, count, of=of)
+
+
+def of_shares(runs: Mapping[str, Run], found: Mapping[str, NDArray[np.float64]], count: int, *, of: str) -> go.Figure:
+    """found: what `cumulative_variance` gave for each run, of so many images."""
     figure = go.Figure()
     for name, look in looks(runs).items():
-        shares = cumulative_variance(features[name].numpy())
+        shares = found[name]
         figure.add_scatter(
             x=np.arange(1, len(shares) + 1),
             y=100 * shares,
@@ -35,8 +41,7 @@ def eigenspectrum(runs: Mapping[str, Run], features: Mapping[str, Tensor], *, of
     figure.update_xaxes(tickfont={"size": SMALL + 1}, exponentformat="none", range=[-0.02, float(np.log10(longest)) + 0.05])
     legend(figure, log_x=True)
     figure.update_layout(legend_itemsizing="constant")
-    count = len(next(iter(features.values())))
-    dims = sorted({h.shape[1] for h in features.values()})
+    dims = sorted({len(shares) for shares in found.values()})
     few = f" So few images span {count - 1} directions at most." if count <= max(dims) else ""
     return finish(
         figure,

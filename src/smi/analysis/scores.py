@@ -1,8 +1,9 @@
 """Accuracies of linear classifiers from the results in runs' eval/: those that may be put beside each other."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from smi.analysis.style import data_of
+from smi.data.sources import NAMES
 from smi.errors import UserError
 from smi.results import Result, read_all
 from smi.run import Run
@@ -24,6 +25,12 @@ def _score(result: Result, name: str) -> float:
     return next(score.value for score in result.scores if score.name == name)
 
 
+def spelt(run: Run) -> str:
+    """What it was pretrained on, as results spell it: a folder's name has a slash behind it."""
+    source = str(run.config["data"]["source"])
+    return source if source in NAMES else f"{Path(source).name}/"
+
+
 def results_of(run: Run, protocols: Sequence[str] = PROTOCOLS, data: str | None = None) -> list[Result]:
     """Of the encoder as it was last evaluated, the preferred first: by protocol, then by epochs and training images.
 
@@ -32,7 +39,7 @@ def results_of(run: Run, protocols: Sequence[str] = PROTOCOLS, data: str | None 
     found = [
         result
         for result in read_all(run.folder)
-        if result.subject == "encoder" and result.protocol["name"] in protocols and result.protocol["data"] == (data or data_of(run))
+        if result.subject == "encoder" and result.protocol["name"] in protocols and result.protocol["data"] == (data or spelt(run))
     ]
     newest = max((result.encoder.get("step", 0) for result in found), default=0)
     found = [result for result in found if result.encoder.get("step", 0) == newest]

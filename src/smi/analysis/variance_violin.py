@@ -14,10 +14,16 @@ from smi.run import Run
 
 def variance_violin(runs: Mapping[str, Run], features: Mapping[str, Tensor], *, of: str) -> go.Figure:
     """features: h [n, F] of each run, of the same images. of: which images, in words."""
+    count = len(next(iter(features.values())))
+    return of_variances(runs, {name: relative_variance(h.numpy()) for name, h in features.items()}, count, of=of)
+
+
+def of_variances(runs: Mapping[str, Run], found: Mapping[str, NDArray[np.float64]], count: int, *, of: str) -> go.Figure:
+    """found: what `relative_variance` gave for each run, of so many images."""
     figure = go.Figure()
     most = 0.0
     for name, look in looks(runs).items():
-        variances = relative_variance(features[name].numpy())
+        variances = found[name]
         most = max(most, float(np.max(variances)))
         figure.add_violin(
             y=variances,
@@ -37,8 +43,7 @@ def variance_violin(runs: Mapping[str, Run], features: Mapping[str, Tensor], *, 
     figure.add_hline(y=1, line={"color": INK, "width": 1, "dash": "dot"})
     figure.update_xaxes(showgrid=False, ticks="")
     figure.update_yaxes(range=[0, 1.05 * max(most, 1)])
-    count = len(next(iter(features.values())))
-    dims = sorted({h.shape[1] for h in features.values()})
+    dims = sorted({len(variances) for variances in found.values()})
     figure.update_layout(violingap=0.2)
     figure.update_xaxes(tickfont={"size": SMALL + 2})
     return finish(
