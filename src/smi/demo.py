@@ -39,8 +39,8 @@ def accuracies(runs: dict[str, Run]) -> list[list[str]]:
     """A row for raw pixels, one for the network before training, and one for each run's encoder."""
     names = {str(run.folder): name for name, run in runs.items()}
     found = evaluate(list(names), protocols=("fewshot", "linear-cached", "knn"), floors=True)
-    rows = {names.get(name.rsplit(", epoch", 1)[0], name): results for name, results in found}
-    order = sorted(rows, key=lambda name: name in runs)  # what is to be beaten comes first
+    rows = {names.get(name.rsplit(", epoch", 1)[0], name.split(",")[0]): results for name, results in found}
+    order = sorted(rows, key=lambda name: (name in runs, name.startswith("untrained")))  # what is to be beaten comes first
     return [[name, *_cells(rows[name])] for name in order]
 
 

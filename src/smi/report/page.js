@@ -364,7 +364,7 @@
       panels[i].classList.toggle("shown", i === number);
     });
     if (focus) tabs[number].focus({ preventScroll: true });
-    tabs[number].scrollIntoView({ block: "nearest", inline: "nearest", behavior: "auto" });
+    document.querySelector(".tabs").scrollLeft = tabs[number].offsetLeft - 60; // scrollIntoView would also move where Tab begins
   };
   const go = (number, focus) => {
     const bar = document.querySelector(".tabs"), stuck = bar.getBoundingClientRect().top <= 0;
