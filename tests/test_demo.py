@@ -18,10 +18,10 @@ def test_the_demo_trains_compares_and_says_what_next(tmp_path, capsys):
     assert 50 < pixels[0] < 75  # one label of each class
     assert pixels[-1] > 93  # all of them
     assert all(len(re.findall(r"%", row)) == 7 for row in rows.values())
-    curves = tmp_path / "demo" / "curves.html"
-    assert str(curves) in said
-    page = curves.read_text()
-    assert "effective rank" in page
-    assert "<script src=" not in page  # opens without a network
+    page = tmp_path / "demo" / "report.html"
+    assert str(page) in said
+    text = page.read_text()
+    assert "Effective rank" in text
+    assert "<script src=" not in text  # opens without a network
     assert (tmp_path / "demo" / "SMI" / "encoder.safetensors").is_file()
     assert "What to try next" in said

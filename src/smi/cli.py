@@ -86,6 +86,7 @@ def parser() -> Parser:
         _add_cost,
         _add_figure,
         _add_table,
+        _add_report,
     ):
         add(commands)
     for command in commands.choices.values():
@@ -472,6 +473,29 @@ def _table(arguments: argparse.Namespace) -> None:
     from smi.figures import print_table
 
     print_table(arguments.number, arguments.sources, data=arguments.data, form=arguments.form)
+
+
+def _add_report(commands: "argparse._SubParsersAction[Parser]") -> None:
+    command = commands.add_parser(
+        "report",
+        help="one page about runs and comparisons: health, curves, features, images, evaluation, settings",
+        description="Write one self-contained page about runs and comparisons that opens in any browser, without a network: what was "
+        "trained and how, health, every curve and figure, t-SNE that shows the images, neighbours, evaluation with protocols, and the "
+        "command that makes each run again. What takes long is kept in the runs' folders, so a second report takes seconds.",
+        allow_abbrev=False,
+    )
+    command.add_argument("sources", nargs="+", metavar="RUN_OR_COMPARISON", help="folders of `smi pretrain` and `smi compare`")
+    command.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE", help="the page (default: %(default)s)")
+    command.add_argument("--data", metavar="NAME|PATH", help="images to look at (default: what each run was pretrained on)")
+    _add_machine(command)
+    command.set_defaults(run=_report)
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    from smi.reporting import report
+
+    names = ("data", "root", "device", "num_workers")
+    report(arguments.sources, arguments.out, **{name: getattr(arguments, name) for name in names})
 
 
 def _add_data(commands: "argparse._SubParsersAction[Parser]") -> None:

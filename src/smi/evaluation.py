@@ -321,11 +321,11 @@ def stored(
             raise UserError(f"{path} has no such results yet: `smi evaluate {path}` makes some")
         order = sorted(found, key=lambda r: (SUBJECTS.index(r.subject), r.encoder.get("epoch") or 0, chosen.index(r.protocol["name"])))
         for result in order:
-            rows.setdefault((_row(str(source), result.subject, result.encoder), result.encoder["digest"]), []).append(result)
+            rows.setdefault((row_name(str(source), result.subject, result.encoder), result.encoder["digest"]), []).append(result)
     return [(name, results) for (name, _), results in rows.items()]
 
 
-def _row(source: str, subject: str, about: Mapping[str, Any]) -> str:
+def row_name(source: str, subject: str, about: Mapping[str, Any]) -> str:
     """What a row of the table is called."""
     if subject == RAW:
         return f"raw pixels, {about['size']} × {about['size']}"
@@ -417,7 +417,7 @@ def _subjects(source: str, encoder: Pretrained, question: Question, floors: bool
         about = {"digest": f"{side:08d}", "size": side}
         found.append(Subject(RAW, nn.Flatten(), side, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), about))
     for subject in found:
-        yield _row(source, subject.name, subject.about), subject
+        yield row_name(source, subject.name, subject.about), subject
 
 
 def _answers(subject: Subject, question: Question, protocols: Sequence[str], epochs: int | None, home: Path) -> list[Result]:

@@ -320,9 +320,11 @@ def _image(figure: Any, format: str) -> bytes:
     """By way of a browser, which kaleido starts; MathJax, which no figure has need of, is not asked of the network."""
     import plotly.io  # type: ignore[import-untyped,unused-ignore]
 
+    from smi.analysis.style import harmless
+
     plotly.io.defaults.mathjax = None
     try:
-        found: bytes = figure.to_image(format=format, scale=SCALE if format == "png" else 1)
+        found: bytes = harmless(figure).to_image(format=format, scale=SCALE if format == "png" else 1)
     except Exception as error:
         if "chrome" in f"{type(error).__name__} {error}".lower():
             raise UserError(

@@ -97,7 +97,21 @@ def read_all(folder: Path) -> list[Result]:
     return [read(path) for path in sorted((folder / FOLDER).glob("*.json"))]
 
 
+@dataclass(frozen=True)
+class Sheet:
+    """A table of results, and the sentences beneath it."""
+
+    headers: list[str]
+    lines: list[list[str]]
+    notes: list[str]
+
+
 def table(rows: Sequence[tuple[str, Sequence[Result]]]) -> str:
+    found = sheet(rows)
+    return "\n".join([align(found.headers, found.lines), "", *found.notes])
+
+
+def sheet(rows: Sequence[tuple[str, Sequence[Result]]]) -> Sheet:
     """A row for each name, a column for each score under each protocol. Numbers of different protocols never share a column.
 
     Beneath: what the protocols are, where several of one kind differ, and what was noted.
@@ -113,12 +127,12 @@ def table(rows: Sequence[tuple[str, Sequence[Result]]]) -> str:
     for name, results in rows:
         cells = {(result.stamp, score.name): str(score) for result in results for score in result.scores}
         lines.append([name, *(cells.get(column, "-") for column in columns)])
-    text = [align(headers, lines), ""]
+    text = []
     for key, result in protocols.items():
         text.append(f"{result.protocol['name']}{letters.get(key, '')} on {result.protocol['data']}, stamp {key}: {result.sentence}")
     text += [f"not comparable: {sentence}" for sentence in _differences(protocols, letters)]
     text += dict.fromkeys(f"note: {note}" for result in every for note in result.notes)
-    return "\n".join(text)
+    return Sheet(headers, lines, text)
 
 
 def _letters(protocols: Mapping[str, Result]) -> dict[str, str]:

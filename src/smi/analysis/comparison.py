@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from smi.checkpoint import write_text
+from smi.errors import UserError
 from smi.evaluate.fewshot import interval
 from smi.results import Result, Score
 from smi.run import Run
@@ -111,6 +112,22 @@ class Comparison:
     swept: str | None  # the setting
     about: dict[str, Any]
 
+    @classmethod
+    def read(cls, folder: Path) -> "Comparison":
+        """From comparison.json; runs are looked for in this folder, wherever it was made. Scores have no intervals of their own."""
+        path = folder / "comparison.json"
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            protocols = {}
+            for protocol in found.pop("protocols"):
+                key, sentence = protocol.pop("stamp"), protocol.pop("sentence")
+                protocols[key] = protocol, sentence
+            rows = tuple(_row(folder, row, protocols) for row in found.pop("rows"))
+            seeds, swept, _ = tuple(found.pop("seeds")), found.pop("swept"), found.pop("notes")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path} is not that of a comparison ({error!r}): `smi compare` writes it anew") from error
+        return cls(rows, seeds, swept, found)
+
     @cached_property
     def protocols(self) -> dict[str, Result]:
         """By their stamps, each with the first result under it."""
@@ -173,21 +190,23 @@ class Comparison:
         return self._text(_pipes, heading="## ", item="- ") + "\n"
 
     def _text(self, draw: Callable[[list[str], list[list[str]]], str], *, heading: str = "", item: str = "") -> str:
+        parts = [text for title, headers, lines in self.tables() for text in (f"{heading}{title}", draw(headers, lines))]
+        return "\n\n".join([*parts, "\n".join(f"{item}{line}" for line in self.beneath())])
+
+    def tables(self) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+        """Titles, headers and lines: scores and costs, then differences."""
         names = [name for _, name in self.columns]
-        scores = [[*(_cell(self.score(row, c)) for c in self.columns), *_cost(row)] for row in self.rows]
-        parts = [
-            f"{heading}Mean{' and 95 % interval' * (len(self.seeds) > 1)} over {_seeds(self.seeds)}",
-            draw(["", *names, "ms/step", "loss", "peak MB"], [[row.name, *cells] for row, cells in zip(self.rows, scores, strict=True)]),
-        ]
+        scores = [[row.name, *(_cell(self.score(row, c)) for c in self.columns), *_cost(row)] for row in self.rows]
+        title = f"Mean{' and 95 % interval' * (len(self.seeds) > 1)} over {_seeds(self.seeds)}"
+        yield title, ["", *names, "ms/step", "loss", "peak MB"], scores
         if len(self.rows) > 1 and names:
             lines = [[row.name, *(_points(self.difference(row, c)) for c in self.columns)] for row in self.rows[1:]]
-            parts += [
-                f"{heading}Differences to {self.rows[0].name} in percentage points, paired by seed",
-                draw(["", *names], lines),
-            ]
-        beneath = [f"{r.protocol['name']} on {r.protocol['data']}, stamp {stamp}: {r.sentence}" for stamp, r in self.protocols.items()]
-        beneath += [COSTS, *self.notes()]
-        return "\n\n".join([*parts, "\n".join(f"{item}{line}" for line in beneath)])
+            yield f"Differences to {self.rows[0].name} in percentage points, paired by seed", ["", *names], lines
+
+    def beneath(self) -> list[str]:
+        """Sentences about the tables."""
+        kinds = [f"{r.protocol['name']} on {r.protocol['data']}, stamp {stamp}: {r.sentence}" for stamp, r in self.protocols.items()]
+        return [*kinds, COSTS, *self.notes()]
 
     def csv(self) -> str:
         """A line for each row of the tables; plain numbers between 0 and 1, milliseconds and MB."""
@@ -247,6 +266,18 @@ class Comparison:
         document = json.dumps(self.plain(), indent=2, ensure_ascii=False) + "\n"
         for name, text in {"comparison.json": document, "table.md": self.markdown(), "table.csv": self.csv()}.items():
             write_text(folder / name, text)
+
+
+def _row(folder: Path, row: Mapping[str, Any], protocols: Mapping[str, tuple[dict[str, Any], str]]) -> Row:
+    runs = []
+    for run in row["runs"]:
+        scores: dict[str, list[Score]] = {}
+        for score in run["results"]:
+            scores.setdefault(score["stamp"], []).append(Score(score["score"], score["value"]))
+        results = tuple(Result(protocols[key][0], "encoder", {}, tuple(some), protocols[key][1]) for key, some in scores.items())
+        here = folder / "runs" / Path(*Path(run["folder"]).parts[-2:])
+        runs.append(Trained(**dict(run) | {"folder": str(here), "results": results}))
+    return Row(row["method"], row["value"], row["name"], tuple(runs), row["loss_ms"])
 
 
 COSTS = (

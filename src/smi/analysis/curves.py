@@ -1,56 +1,79 @@
-"""What runs logged, one line for each: loss, accuracy, feature std, effective rank, gradient norm, redundancy ÷ alignment."""
+"""How training went: the loss, the accuracy of nearest neighbours and the effective rank of features, a line for each run."""
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
 
-from smi.analysis.style import COLOURS, DASHES
-from smi.checkpoint import write_text
+from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
+
+from smi.analysis.logged import add_series, series
+from smi.analysis.style import finish, frame, from_zero, legend, looks, setting
+from smi.errors import UserError
 from smi.run import Run
 
-Line = Mapping[str, Any]
 
-PANELS: tuple[tuple[str, Callable[[Line], Any], bool], ...] = (
-    ("loss, as a share of its first value", lambda line: line["loss"], False),
-    ("kNN accuracy on held-out images", lambda line: line["probe"]["knn"], False),
-    ("feature std", lambda line: line["feature_std"], False),
-    ("effective rank", lambda line: line["effective_rank"], False),
-    ("gradient norm", lambda line: line["gradient_norm"], True),
-    ("redundancy ÷ alignment", lambda line: line["ratio"], True),
-)
-
-
-def write_curves(runs: Mapping[str, Run], path: Path) -> None:
-    """A page that opens without a network: hover for values, drag to zoom, click a name to hide it."""
-    write_text(path, figure(runs).to_html(include_plotlyjs=True, config={"displaylogo": False}))
-
-
-def figure(runs: Mapping[str, Run]) -> Any:
-    from plotly.graph_objects import Scatter  # type: ignore[import-untyped,unused-ignore]
-    from plotly.subplots import make_subplots  # type: ignore[import-untyped,unused-ignore]
-
-    found = make_subplots(rows=3, cols=2, subplot_titles=[title for title, _, _ in PANELS], vertical_spacing=0.1)
-    for number, (name, run) in enumerate(runs.items()):
-        style = {"color": COLOURS[number % len(COLOURS)], "dash": DASHES[number % len(DASHES)]}
-        for panel, (title, value, log) in enumerate(PANELS):
-            lines = run.probes() if "kNN" in title else run.metrics()
-            y = [value(line) for line in lines]
-            if panel == 0:
-                y = _relative(y)
-            row, col = panel // 2 + 1, panel % 2 + 1
-            x = [line["epoch"] for line in lines]
-            found.add_trace(
-                Scatter(x=x, y=y, name=name, legendgroup=name, showlegend=panel == 0, line=style, mode="lines"), row=row, col=col
-            )
-            found.update_xaxes(title_text="epoch", row=row, col=col)
-            if log:
-                found.update_yaxes(type="log", row=row, col=col)
-    found.update_layout(
-        template="plotly_white", height=900, margin={"t": 60, "l": 60, "r": 20, "b": 50}, legend={"orientation": "h", "y": 1.08}
+def loss(runs: Mapping[str, Run]) -> go.Figure:
+    """As a share of its first value: losses of different objectives are numbers of different sizes."""
+    figure = go.Figure()
+    for name, look in looks(runs).items():
+        epochs, values = series(runs[name], "loss")
+        figure.add_scatter(
+            x=epochs,
+            y=[value / values[0] if values[0] else value for value in values],
+            customdata=values,
+            name=name,
+            mode="lines+markers",
+            line=look.line(),
+            marker=look.marker(),
+            hovertemplate="epoch %{x:.1f}: %{customdata:.4g}, %{y:.1%} of the first",
+        )
+    frame(figure, x="epoch", y="loss ÷ its first value")
+    figure.update_yaxes(tickformat=".0%")
+    from_zero(figure)
+    legend(figure)
+    return finish(
+        figure,
+        f"The loss while pretraining ({setting(runs.values())}), as a share of the first that was logged: losses of different objectives "
+        "are numbers of different sizes, and a lower curve is no better encoder.",
     )
-    return found
 
 
-def _relative(values: Sequence[float]) -> list[float]:
-    """Losses of different objectives are numbers of different sizes."""
-    return [value / values[0] if values[0] else value for value in values]
+def probe(runs: Mapping[str, Run]) -> go.Figure:
+    """What runs with labels measured as they trained."""
+    found = {name: probes for name, run in runs.items() if (probes := run.probes())}
+    if not found:
+        raise UserError("none of these runs measured its accuracy while it trained: that takes labels, and log.probe_every above 0")
+    figure, styles = go.Figure(), looks(runs)
+    for name, probes in found.items():
+        figure.add_scatter(
+            x=[line["epoch"] for line in probes],
+            y=[100 * line["probe"]["knn"] for line in probes],
+            name=name,
+            mode="lines+markers",
+            line=styles[name].line(),
+            marker=styles[name].marker(),
+            hovertemplate="epoch %{x:.1f}: %{y:.2f} %",
+        )
+    frame(figure, x="epoch", y="kNN top-1, %")
+    from_zero(figure)
+    legend(figure)
+    last = next(iter(found.values()))[-1]["probe"]
+    images = f" of {last['images']:,} held-out images among {last['bank']:,} labelled ones" if {"images", "bank"} <= set(last) else ""
+    return finish(
+        figure,
+        f"Accuracy of nearest neighbours{images} while pretraining ({setting(runs.values())}). No label takes part in pretraining.",
+    )
+
+
+def effective_rank(runs: Mapping[str, Run]) -> go.Figure:
+    figure = go.Figure()
+    add_series(figure, runs, "effective_rank")
+    if not figure.data:
+        raise UserError("none of these runs logged the effective rank of its features")
+    frame(figure, x="epoch", y="effective rank")
+    figure.update_yaxes(rangemode="tozero")
+    from_zero(figure)
+    legend(figure)
+    return finish(
+        figure,
+        f"How many directions the features of a batch fill while pretraining ({setting(runs.values())}): the exponential of the entropy of "
+        "the spectrum of their covariance. 1 is collapse to a line.",
+    )

@@ -1,6 +1,6 @@
 """What a pair of correlation ρ costs and how hard it is pulled, under SMI and Barlow Twins; beneath, real pairs of views. N pairs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,8 +62,10 @@ def curves(shape: Shape, points: int = 999) -> dict[str, tuple[NDArray[np.float6
     return found
 
 
-def landscape(shape: Shape | None = None, pairs: Pairs | None = None, *, of: str = "") -> go.Figure:
-    """of: whose pairs they are, in words."""
+def landscape(
+    shape: Shape | None = None, pairs: Pairs | None = None, *, of: str = "", marks: Sequence[tuple[str, float]] = ()
+) -> go.Figure:
+    """of: whose pairs they are, in words. marks: names and ρ of pairs that are shown elsewhere."""
     shape = shape or Shape()
     shown = chosen(pairs) if pairs is not None else []
     rows = 1 + len(shown)
@@ -89,12 +91,14 @@ def landscape(shape: Shape | None = None, pairs: Pairs | None = None, *, of: str
                 col=1 + 3 * column,
             )
     if pairs is not None:
-        _mark(figure, pairs, shown, shape)
+        marks = [(title(pairs, level, i), float(pairs.rho[i])) for row in shown for level, i in row.items()]
         for row, some in enumerate(shown, 2):
             for column, (level, i) in enumerate(some.items()):
                 place = {"row": row, "col": 1 + 2 * column}
                 add_picture(figure, side_by_side(pairs.first[i], pairs.second[i]), **place)
                 _caption(figure, title(pairs, level, i), **place)
+    if marks:
+        _mark(figure, marks, shape)
     frame(figure, x="correlation ρ of a pair", y="objective L(ρ)", row=1, col=1)
     frame(figure, x="correlation ρ of a pair", y="sensitivity |dL/dρ|", row=1, col=4)
     figure.update_yaxes(range=[0, 4.2], row=1, col=1)
@@ -107,6 +111,8 @@ def landscape(shape: Shape | None = None, pairs: Pairs | None = None, *, of: str
         f" Beneath, positive pairs of {of}: two views of one image, of low, middle and high dependency M = −½ log(1 − ρ² + ε) of their "
         "embeddings; triangles mark them on SMI's alignment."
         if pairs is not None
+        else f" Triangles mark positive pairs of {of} on SMI's alignment."
+        if marks
         else ""
     )
     return finish(
@@ -152,16 +158,15 @@ def title(pairs: Pairs, level: str, i: int) -> str:
     return f"{level}: M = {pairs.m[i]:.2f} (ρ = {pairs.rho[i]:.2f})".replace("-", "−")
 
 
-def _mark(figure: go.Figure, pairs: Pairs, shown: Sequence[Mapping[str, int]], shape: Shape) -> None:
-    which = [i for row in shown for i in row.values()]
-    rho = torch.from_numpy(pairs.rho[which])
+def _mark(figure: go.Figure, marks: Sequence[tuple[str, float]], shape: Shape) -> None:
+    rho = torch.tensor([rho for _, rho in marks], dtype=torch.float64)
     figure.add_scatter(
         x=rho.numpy(),
         y=logcosh(dependency(rho, shape.eps) - shape.target).numpy(),
-        name="pairs beneath",
+        name="pairs of views",
         mode="markers",
         marker={"symbol": "triangle-down", "size": 11, "color": "white", "line": {"color": INK, "width": 1.6}},
-        text=[title(pairs, level, i) for row in shown for level, i in row.items()],
+        text=[name for name, _ in marks],
         hovertemplate="%{text}<extra></extra>",
         row=1,
         col=1,

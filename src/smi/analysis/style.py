@@ -15,6 +15,7 @@ from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ign
 
 from smi.errors import UserError
 from smi.methods import HOMES
+from smi.report.escape import in_html, in_plotly
 from smi.run import Run
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
@@ -23,6 +24,7 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "
 FONT, SMALL = 14, 12  # points; nothing is smaller
 INK, GRID = "#222222", "#e6e6e6"
 LEFT, RIGHT, TOP, AXIS, LINE = 80, 20, 30, 62, 17  # pixels: margins, what an axis takes beneath, a line of the caption
+CAPTION = "caption"  # the name of the annotation that is one
 MARKERS = 9  # at most so many on a line, to tell it by
 
 SPELT = {"BarlowTwins": "Barlow Twins", "MoCoV2": "MoCo v2"}
@@ -190,8 +192,10 @@ def finish(figure: go.Figure, caption: str, *, width: int = 900, height: int = 5
         plot_bgcolor="white",
         font={"family": "Helvetica, Arial, sans-serif", "size": FONT, "color": INK},
         hoverlabel={"font": {"size": SMALL}},
+        meta={"caption": caption},
     )
     figure.add_annotation(
+        name=CAPTION,
         text="<br>".join(map(plain, lines)),
         xref="paper",
         yref="paper",
@@ -279,12 +283,17 @@ def _range(asked: Any, values: Sequence[float]) -> tuple[float, float]:
     return (low, high) if high > low else (low, low + 1)
 
 
+def harmless(figure: go.Figure) -> go.Figure:
+    """Names in it, of files, classes and folders, are shown letter by letter."""
+    return go.Figure(in_plotly(figure.to_plotly_json()), skip_invalid=True)
+
+
 def write_html(figure: go.Figure, path: Path, title: str) -> None:
     """A page that opens without a network: hover for values, drag to zoom or rotate, click a name to hide it."""
     config = {"displaylogo": False, "toImageButtonOptions": {"format": "svg", "filename": path.name.removesuffix(".partial").split(".")[0]}}
-    body = figure.to_html(include_plotlyjs=True, full_html=False, config=config)
+    body = harmless(figure).to_html(include_plotlyjs=True, full_html=False, config=config)
+    head = f'<meta charset="utf-8"><title>{in_html(title)}</title>'
     path.write_text(
-        f'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title></head>\n<body style="margin:24px">\n'
-        f"{body}\n</body>\n</html>\n",
+        f'<!doctype html>\n<html lang="en">\n<head>{head}</head>\n<body style="margin:24px">\n{body}\n</body>\n</html>\n',
         encoding="utf-8",
     )
