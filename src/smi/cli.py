@@ -481,7 +481,8 @@ def _add_reproduce(commands: "argparse._SubParsersAction[Parser]") -> None:
         help="what the paper ran, at a scale that suits the machine: its tables, figures, and its claims beside what was measured",
         description="Make the runs of the paper at a scale, then its tables and figures, and DIR/index.html: each claim of the paper "
         "beside what was measured here. minutes: the digits that come with scikit-learn, within 15 minutes on two cores. hours: small "
-        "encoders on CIFAR-10, ImageNette or a folder of yours. paper: the paper's own recipes. The same command again goes on where it stopped.",
+        "encoders on CIFAR-10, ImageNette or a folder of yours. paper: the paper's own recipes. The same command again goes on where it "
+        "stopped.",
         allow_abbrev=False,
     )
     command.add_argument("names", nargs="*", metavar="NAME", help="all (the default), or some, as `smi reproduce --list` shows them")
