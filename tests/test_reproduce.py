@@ -93,7 +93,9 @@ def test_the_document_has_every_claim_table_figure_and_comparison(reproduced):
     assert len(document["comparisons"]) == 3
     files = [file for key in ("figures", "comparisons") for entry in document[key] for file in entry["files"]]
     assert all((out / file).is_file() for file in [*files, *(entry["file"] for entry in document["tables"])])
-    assert document["about"]["facts"]["Command"].startswith("smi reproduce table-2 --scale tiny")
+    facts = document["about"]["facts"]
+    assert facts["Command"].startswith("smi reproduce table-2 --scale tiny")
+    assert "smi reproduce claims table-3 gradient-norm ratio --scale tiny" in facts["Before it"]
     assert "**homemade.Net**" in (out / "tables" / "table-3.md").read_text()
 
 

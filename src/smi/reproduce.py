@@ -361,9 +361,9 @@ class Work:
             "figures": [entry for name in self.names if name in FIGURES for entry in self._figures(name)],
             "comparisons": list(self._comparisons()),
         }
-        kept = self._with_earlier(document)
-        ended = f"{started:%Y-%m-%d %H:%M %Z}, {duration(time.perf_counter() - begun)}"
-        whole = {"about": self._about(total, there, ended), **kept}
+        earlier = self._earlier()
+        when = f"{started:%Y-%m-%d %H:%M %Z}, {duration(time.perf_counter() - begun)}"
+        whole = {"about": self._about(total, there, when, earlier.get("about", {})), **_merged(document, earlier)}
         index = self.folder / "index.html"
         with disk_errors(f"writing to {self.folder}"):
             write_text(self.folder / "claims.json", json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
@@ -524,34 +524,30 @@ class Work:
 
     # --------------------------------------------------------------------------------------------------------------------- the page
 
-    def _with_earlier(self, document: dict[str, Any]) -> dict[str, Any]:
-        """What an earlier call made at this scale, and this one was not asked for, stays on the page."""
+    def _earlier(self) -> dict[str, Any]:
+        """The document of the last call into this folder, if it was of this version and scale."""
         try:
-            earlier = json.loads((self.folder / "claims.json").read_text(encoding="utf-8"))
-            if earlier["about"]["scale"] != self.scale.name:
-                return document
-            kept: dict[str, Any] = {}
-            for key, entries in document.items():
-                now = {entry["name"] for entry in entries}
-                old = [] if key == "claims" and entries else [entry for entry in earlier[key] if entry["name"] not in now]
-                kept[key] = [*old, *entries]
-            return kept
+            found: dict[str, Any] = json.loads((self.folder / "claims.json").read_text(encoding="utf-8"))
+            return found if (found["about"]["scale"], found["about"]["smi"]) == (self.scale.name, __version__) else {}
         except (OSError, ValueError, KeyError, TypeError):  # not there, or someone's own
-            return document
+            return {}
 
-    def _about(self, total: int, there: int, when: str) -> dict[str, Any]:
+    def _about(self, total: int, there: int, when: str, earlier: Mapping[str, Any]) -> dict[str, Any]:
         found = versions()
+        calls = [*earlier.get("calls", []), f"{self.command} ({when}; {total - there} runs made, {there} there already)"]
         return {
             "title": f"SMI: the paper's claims, measured at the scale of {self.scale.name}",
             "scale": self.scale.name,
+            "smi": __version__,
+            "calls": calls,
             "introduction": "Each claim of the paper beside what was measured here. A claim holds where the 95 % interval of a difference, "
             "paired by seed, lies on its side, and does not hold where it lies on the other; else this scale cannot tell. The paper's own "
             "numbers are of other encoders, images and training times.",
             "facts": {
-                "Command": self.command,
-                "Images": "; ".join(f"{setup.name} (recipe {setup.recipe}{_set(setup)})" for setup in self.sets),
-                "Runs": f"{total} of {self.seeds} seeds or one, {total - there} of them made by this call",
-                "When": when,
+                "Command": calls[-1],
+                **({"Before it": "; ".join(calls[:-1])} if calls[1:] else {}),
+                "Images": "; ".join(f"{setup.name} (recipe {setup.recipe}{_set(setup)})" for setup in self.sets)
+                or earlier.get("facts", {}).get("Images", "none"),
                 "Where": f"{describe_device(self.device)}, {found['system']}",
                 "With": f"smi {__version__}, Python {found['python']}, torch {found['torch']}, timm {found['timm']}",
             },
@@ -569,6 +565,18 @@ class Work:
             if entry["why"]:
                 print(f"{entry['name']} was not made: {entry['why']}", file=sys.stderr)
         print(f"\n{index}: open it in a browser")
+
+
+def _merged(document: Mapping[str, list[dict[str, Any]]], earlier: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """What an earlier call made, and this one was not asked for, stays on the page."""
+    found = {}
+    for key, entries in document.items():
+        now = {entry["name"] for entry in entries}
+        found[key] = [*(entry for entry in earlier.get(key, []) if entry["name"] not in now), *entries]
+    order = list(ITEMS)
+    found["tables"].sort(key=lambda entry: entry["name"])
+    found["figures"].sort(key=lambda entry: next((i for i, name in enumerate(order) if entry["name"].startswith(name)), 0))
+    return found
 
 
 def _sentence(part: Part) -> str:

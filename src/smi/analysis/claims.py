@@ -420,13 +420,12 @@ def _scored(data: str, one: tuple[Comparison, Row, str], other: tuple[Comparison
     if column is None:
         return Finding(data, OPEN, "No linear classifier was evaluated.")
     shared = [column, *(c for c in ours.columns if c != column and c in theirs.columns)]
-    gaps = {c: _gap(ours.values(mine, c), theirs.values(its, c)) for c in shared}
-    gap = gaps[column]
+    gap = _gap(ours.values(mine, column), theirs.values(its, column))
     verdict = judge(gap, side=+1, margin=margin)
+    both = [(c[1], theirs.values(its, c), ours.values(mine, c)) for c in shared]
     lines = tuple(
-        (label, _score(theirs.values(its, c)), _score(ours.values(mine, c)), "-" if gaps[c] is None else gaps[c].points)  # type: ignore[union-attr]
-        for c in shared
-        for label in [c[1] + (" (decides)" if c == column else "")]
+        (f"{score}{' (decides)' * (number == 0)}", _score(before), _score(after), _minus(after, before))
+        for number, (score, before, after) in enumerate(both)
     )
     if gap is None:
         sentence = f"No verdict: {why_open(gap)}."
