@@ -87,6 +87,7 @@ def parser() -> Parser:
         _add_figure,
         _add_table,
         _add_report,
+        _add_reproduce,
     ):
         add(commands)
     for command in commands.choices.values():
@@ -496,6 +497,40 @@ def _report(arguments: argparse.Namespace) -> None:
 
     names = ("data", "root", "device", "num_workers")
     report(arguments.sources, arguments.out, **{name: getattr(arguments, name) for name in names})
+
+
+def _add_reproduce(commands: "argparse._SubParsersAction[Parser]") -> None:
+    command = commands.add_parser(
+        "reproduce",
+        help="what the paper ran, at a scale that suits the machine: its tables, figures, and its claims beside what was measured",
+        description="Make the runs of the paper at a scale, then its tables and figures, and DIR/index.html: each claim of the paper "
+        "beside what was measured here. minutes: the digits that come with scikit-learn, within 15 minutes on two cores. hours: small "
+        "encoders on CIFAR-10, ImageNette or a folder of yours. paper: the paper's own recipes. The same command again goes on where it "
+        "stopped.",
+        allow_abbrev=False,
+    )
+    command.add_argument("names", nargs="*", metavar="NAME", help="all (the default), or some, as `smi reproduce --list` shows them")
+    command.add_argument("--scale", metavar="minutes|hours|paper")
+    command.add_argument("--out", type=Path, metavar="DIR", help="the folder of runs, tables, figures and the page")
+    command.add_argument("--seeds", type=_positive, default=3, metavar="N", help="of what is measured over seeds (default: %(default)s)")
+    command.add_argument("--data", metavar="NAME|PATH", help="one of the scale's sets, or a folder of labelled images (--scale hours)")
+    command.add_argument("--list", action="store_true", help="list the names, what runs each needs, and the scales, and stop")
+    _add_machine(command)
+    command.set_defaults(run=_reproduce)
+
+
+def _reproduce(arguments: argparse.Namespace) -> None:
+    from smi.reproduce import print_items, reproduce
+
+    if arguments.list:
+        return print_items()
+    if arguments.scale is None:
+        raise UserError("choose a scale: --scale minutes, hours or paper")
+    if arguments.out is None:
+        raise UserError("give it a folder: --out reproduced")
+    names = ("scale", "out", "seeds", "data", "root", "device", "num_workers")
+    reproduce(arguments.names or ["all"], **{name: getattr(arguments, name) for name in names})
+    return None
 
 
 def _add_data(commands: "argparse._SubParsersAction[Parser]") -> None:

@@ -48,7 +48,7 @@ import runpy, signal, sys
 if sys.platform == "linux":
     import ctypes
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-runpy.run_module("smi", run_name="__main__", alter_sys=True)
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
 STOPPED = {sign * number + (128 if sign > 0 else 0) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM) for sign in (1, -1)}
 
@@ -88,10 +88,13 @@ def compare(
     loggers: Sequence[str] = (),
     compiled: bool = False,
     settings: Mapping[str, Any] | None = None,
+    tables: str | Path | None = None,
+    processes: int = 1,
 ) -> Comparison:
     """Make the runs that are not there yet, seed by seed, and compare all. What pretrain takes means the same here.
 
     seeds: so many, from 0 on. sweep: "setting=value,value,…" of the methods that have this setting. protocols: those of evaluate.
+    tables: where tables and figure go, if not beside the runs: several comparisons may share those. processes: of torchrun, for each run.
     A run whose training fails is noted, and the others are made; see `failed` of what is returned.
     """
     _check(methods, seeds, settings or {})
@@ -109,7 +112,8 @@ def compare(
     words += [*(f"--log-to={name}" for name in loggers), *["--compile"] * compiled]
     key, jobs = plan(str(recipe), asked, methods=methods, seeds=range(seeds), sweep=sweep, folder=folder, words=words)
     _prepare(jobs, place)
-    work = Work(jobs, key, folder, place, protocols, compiled, {"recipe": str(recipe), "smi": __version__})
+    where = folder if tables is None else expand(tables)
+    work = Work(jobs, key, where, place, protocols, compiled, {"recipe": str(recipe), "smi": __version__}, processes)
     return work.run()
 
 
@@ -119,9 +123,13 @@ def print_comparison(comparison: Comparison, out: str | Path) -> None:
         raise TrainingError(f"{len(comparison.failed)} of {sum(len(row.runs) for row in comparison.rows)} runs failed, as noted above")
 
 
-def _check(methods: Sequence[str], seeds: int, settings: Mapping[str, Any]) -> None:
+def refuse_torchrun() -> None:
     if "RANK" in os.environ:
         raise UserError("a comparison starts its runs itself: use it without torchrun")
+
+
+def _check(methods: Sequence[str], seeds: int, settings: Mapping[str, Any]) -> None:
+    refuse_torchrun()
     if not methods:
         raise UserError("name the methods to compare: --methods SMI BarlowTwins")
     if seeds < 1:
@@ -162,8 +170,10 @@ class Work:
         protocols: Sequence[str] | None,
         compiled: bool,
         about: Mapping[str, Any],
+        processes: int = 1,
     ):
         self.jobs, self.swept, self.folder, self.place, self.protocols, self.compiled = jobs, swept, folder, place, protocols, compiled
+        self.processes = processes
         self.about = {**about, "device": describe_device(choose_device(place.device)), "versions": versions()}
         self.trained: dict[str, list[Trained]] = {job.row: [] for job in jobs}
         self.took: dict[str, float] = {}  # seconds of a row's run, if it was made from its beginning
@@ -187,6 +197,7 @@ class Work:
                 self.took.setdefault(job.row, 1e-3 * trained.step_ms * trained.steps)  # nearly: without what is no step
             if missing or number == len(self.jobs):
                 with disk_errors(f"writing to {self.folder}"):
+                    self.folder.mkdir(parents=True, exist_ok=True)
                     self.comparison().write(self.folder)
                     write_figure(self.comparison(), self.folder / "figure.html")
         return self.comparison()
@@ -209,7 +220,7 @@ class Work:
 
     def _train(self, job: Job, number: int) -> str:
         """Why it failed, if it did."""
-        code = call(job.words)
+        code = call(job.words, self.processes)
         if code == 0:
             return ""
         if code in STOPPED:
@@ -229,8 +240,11 @@ class Work:
                 ((_, results),) = evaluate([job.folder], protocols=self.protocols, seed=0, **dataclasses.asdict(self.place))
             except UserError as error:  # an encoder that diverged, say; the other runs are none the worse
                 failed = f"it could not be evaluated: {error}"
-        self.trained[job.row].append(Trained.read(job.folder, seed=job.seed, command=job.command, results=results, failed=failed))
-        if not failed and not self.compiled and job.row not in self.loss_ms:
+        command = (
+            job.command if self.processes == 1 else job.command.replace("smi", f"torchrun --nproc-per-node {self.processes} -m smi", 1)
+        )
+        self.trained[job.row].append(Trained.read(job.folder, seed=job.seed, command=command, results=results, failed=failed))
+        if not failed and not self.compiled and self.processes == 1 and job.row not in self.loss_ms:
             self.loss_ms[job.row] = self._measure_loss(job)
 
     def _measure_loss(self, job: Job) -> float | None:
@@ -258,11 +272,16 @@ class Work:
             return {}
 
 
-def call(words: Sequence[str]) -> int:
-    """`smi` in a process of its own, which finds modules where this one does. It is asked to stop when we are."""
+def call(words: Sequence[str], processes: int = 1) -> int:
+    """`smi` in a process of its own, or in several, which find modules where this one does. They are asked to stop when we are."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-P", "-c", START, "smi", *words]
+    if processes > 1:
+        command[4:4] = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
+        environment |= {"PYTHONSAFEPATH": "1"}  # as -P, for those that torchrun starts
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     with stop_signals() as stop:
-        process = subprocess.Popen([sys.executable, "-P", "-c", START, *words], env=environment)
+        process = subprocess.Popen(command, env=environment)
         told = False
         try:
             while process.poll() is None:

@@ -9,13 +9,16 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from smi.checkpoint import write_whole
 from smi.data.places import announce, disk_errors, expand, printable
 from smi.errors import UserError
 from smi.machine import choose_device, keep_memory
 from smi.run import Run
+
+if TYPE_CHECKING:
+    from smi.analysis.grouped import Table
 
 SUFFIXES = (".html", ".svg", ".png")
 SCALE = 3  # pixels of a .png for each point, enough for 300 to the inch in a column
@@ -215,10 +218,22 @@ def print_figures() -> None:
         print(f"{name:17}{figure.sentence}")
 
 
-def write_figure(
+def write_figure(name: str, sources: Sequence[str | Path], out: str | Path, **asked: Any) -> Path:
+    """Write a figure of runs to FILE.html, which opens without a network, or to FILE.svg or FILE.png; give its path.
+
+    sources: folders of runs. What else can be asked: see `draw_figure`.
+    """
+    out = expand(out)
+    _found(name)
+    _check(out)
+    save_figure(draw_figure(name, sources, **asked), name, out)
+    print(f"{printable(str(out))}: {FIGURES[name].sentence}")
+    return out
+
+
+def draw_figure(
     name: str,
     sources: Sequence[str | Path],
-    out: str | Path,
     *,
     data: str | Path | None = None,
     root: str | Path | None = None,
@@ -226,16 +241,14 @@ def write_figure(
     seed: int = 0,
     device: str | None = None,
     num_workers: int | None = None,
-) -> Path:
-    """Write a figure of runs to FILE.html, which opens without a network, or to FILE.svg or FILE.png; give its path.
+) -> Any:
+    """A figure of plotly's, to be shown or saved.
 
     sources: folders of runs, or of comparisons, which stand for their finished runs; figures that take long have the first seed of each of
     their rows. data: images that features are taken of, or accuracies on; None: what the runs were pretrained on. images: so
     many at most. seed: which images, and t-SNE's start.
     """
-    out = expand(out)
     figure = _found(name)
-    _check(out)
     sources = _runs_of(sources, figure.rows)
     if len(sources) < figure.least:
         raise UserError(f"the figure {name} takes {'a run' if figure.least == 1 else f'{figure.least} runs'} or more, not {len(sources)}")
@@ -250,11 +263,13 @@ def write_figure(
     )
     if choose_device(device).type == "cpu":
         keep_memory()
-    drawn = figure.make(asked)
+    return figure.make(asked)
+
+
+def save_figure(drawn: Any, name: str, out: Path) -> None:
+    _check(out)
     with disk_errors(f"writing {out}"):
         write_whole(out, lambda partial: _write(drawn, partial, out.suffix.lower(), name))
-    print(f"{printable(str(out))}: {figure.sentence}")
-    return out
 
 
 def _runs_of(sources: Sequence[str | Path], rows: int | None = None) -> list[Path]:
@@ -273,7 +288,7 @@ def _runs_of(sources: Sequence[str | Path], rows: int | None = None) -> list[Pat
         for name, seed, failed, _ in every:
             if failed:
                 announce(f"left out: {name}, seed {seed}, which failed")
-        good = [(name, folder / "runs" / where.parent.name / where.name) for name, _, failed, where in every if not failed]
+        good = [(name, _moved(where, folder)) for name, _, failed, where in every if not failed]
         if not good:
             raise UserError(f"{folder} has no finished run yet")
         firsts: dict[str, Path] = {}
@@ -281,6 +296,12 @@ def _runs_of(sources: Sequence[str | Path], rows: int | None = None) -> list[Pat
             firsts.setdefault(name, where)
         found += [where for _, where in good] if rows is None else list(firsts.values())[:rows]
     return found
+
+
+def _moved(run: Path, comparison: Path) -> Path:
+    """Where a run of a comparison is: in its folder, wherever that is now, or else where it was made."""
+    inside = comparison / "runs" / run.parent.name / run.name
+    return inside if inside.is_dir() else run
 
 
 def _found(name: str) -> Figure:
@@ -338,26 +359,29 @@ def print_table(
     number: int, sources: Sequence[str | Path] = (), *, data: str | Path | None = None, form: Literal["text", "markdown", "json"] = "text"
 ) -> None:
     """Table 1, 2 or 3 of the paper, with what these runs, or those of comparisons, scored beside it."""
+    table = make_table(number, sources, data=data)
+    if form == "json":
+        print(json.dumps({"table": number, "title": table.title, "rows": table.plain, "notes": list(table.notes)}, indent=2))
+    else:
+        print(table.markdown() if form == "markdown" else table.text())
+
+
+def make_table(number: int, sources: Sequence[str | Path] = (), *, data: str | Path | None = None) -> "Table":
     runs = tuple(Run(source) for source in _runs_of(sources))
     asked = Asked(runs, None if data is None else str(data))
     asked.called()  # none is given twice
     if number == 1:
         from smi.analysis.table_1 import table_1
 
-        table = table_1(runs, data=asked.evaluated_on())
-    elif number == 2:
+        return table_1(runs, data=asked.evaluated_on())
+    if number == 2:
         from smi.analysis.table_2 import table_2
 
         if runs:
             raise UserError("Table 2 counts what losses cost, whatever the runs: give none")
-        table = table_2()
-    elif number == 3:
+        return table_2()
+    if number == 3:
         from smi.analysis.table_3 import table_3
 
-        table = table_3(runs, data=asked.evaluated_on())
-    else:
-        raise UserError(f"there is no table {number}: the paper has 1, 2 and 3")
-    if form == "json":
-        print(json.dumps({"table": number, "title": table.title, "rows": table.plain, "notes": list(table.notes)}, indent=2))
-    else:
-        print(table.markdown() if form == "markdown" else table.text())
+        return table_3(runs, data=asked.evaluated_on())
+    raise UserError(f"there is no table {number}: the paper has 1, 2 and 3")

@@ -150,6 +150,59 @@ def peak_bytes(step: Callable[[], None], device: Any) -> int | None:
     return peak
 
 
+def race(batch: int = 256, dim: int = 8192, rounds: int = 5, device: Any = None) -> dict[str, tuple[float, ...]]:
+    """Milliseconds, forward and backward, of SMI and Barlow Twins: in each round one after the other, with embeddings of that round."""
+    import torch
+
+    from smi.losses import BarlowTwinsLoss, SMILoss
+
+    device = device or default_device()
+    criteria: dict[str, Callable[..., Tensor]] = {
+        "SMI": SMILoss(),
+        "Barlow Twins, K × K": barlow_twins_as_published,
+        "Barlow Twins, N × N": BarlowTwinsLoss(),
+    }
+    found: dict[str, list[float]] = {name: [] for name in criteria}
+    for number in range(-1, rounds):  # the first warms up
+        generator = torch.Generator().manual_seed(max(number, 0))
+        shared = torch.randn(batch, dim, generator=generator)
+        views = [shared + 0.5 * torch.randn(batch, dim, generator=generator) for _ in range(2)]
+        for name, criterion in criteria.items():
+            z = [view.to(device).requires_grad_() for view in views]
+            wait(device)
+            start = time.perf_counter()
+            torch.autograd.backward(criterion(*z))
+            wait(device)
+            if number >= 0:
+                found[name].append(1e3 * (time.perf_counter() - start))
+    return {name: tuple(times) for name, times in found.items()}
+
+
+def barlow_twins_as_published(z1: "Tensor", z2: "Tensor", redundancy_weight: float = 5.1e-3) -> "Tensor":
+    """By way of the K x K matrix, which the paper counts; `smi.losses.barlow_twins_loss` gives the same number without it."""
+    from torch.nn.functional import batch_norm
+
+    def normalised(z: "Tensor") -> "Tensor":
+        return batch_norm(z, None, None, training=True)
+
+    c = normalised(z1).T @ normalised(z2) / len(z1)
+    diagonal = c.diagonal()
+    squares = c.square().sum() - diagonal.square().sum()
+    return (1 - diagonal).square().sum() + redundancy_weight * squares
+
+
+def most_coordinates(dim: int = 8192, free_bytes: int | None = None) -> int:
+    """So many that a race fits into half of the memory there is: the K x K matrix and what its gradient needs are six of them."""
+    if free_bytes is None:
+        try:
+            free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (ValueError, OSError):  # this system does not tell
+            return dim
+    while dim > 256 and 6 * 4 * dim**2 > free_bytes / 2:
+        dim //= 2
+    return dim
+
+
 # ------------------------------------------------------------------------------------------------------------------- what is printed
 
 
