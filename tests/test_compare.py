@@ -140,7 +140,7 @@ def test_a_signal_to_the_comparison_alone_reaches_the_run(tmp_path, capfd):
     assert (tmp_path / "a" / "checkpoints" / "last.pt").is_file()
 
 
-def test_the_tables_say_the_same(interrupted):
+def test_the_tables_say_the_same(interrupted, smi_here):
     out, said, _ = interrupted
     document = json.loads((out / "comparison.json").read_text())
     assert [row["name"] for row in document["rows"]] == ["SMI", "BarlowTwins"]
@@ -164,6 +164,8 @@ def test_the_tables_say_the_same(interrupted):
         assert f"{mean:.1%} ± {mean - low:.1%}" in text
         assert f"{100 * second['differences'][0]['mean']:+.1f} ± " in text
         assert f"stamp {document['protocols'][0]['stamp']}" in text
+    assert smi_here("table", "comparison", out).stdout.strip() in shown  # read again
+    assert smi_here("table", "comparison", out, "--markdown").stdout.strip() == markdown.strip()
     assert "<script src=" not in (out / "figure.html").read_text()  # opens without a network
 
 

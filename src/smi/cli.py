@@ -456,12 +456,12 @@ def _figure(arguments: argparse.Namespace) -> None:
 def _add_table(commands: "argparse._SubParsersAction[Parser]") -> None:
     command = commands.add_parser(
         "table",
-        help="the paper's tables, with what runs scored here beside its numbers",
+        help="the paper's tables, with what runs scored here beside its numbers; comparisons",
         description="Print Table 1 (accuracy by method), 2 (what each loss costs) or 3 (Barlow Twins against SMI by data set): the paper's "
-        "numbers in one group of columns, those of the given runs in another.",
+        "numbers in one group of columns, those of the given runs in another. comparison: what `smi compare` found, again.",
         allow_abbrev=False,
     )
-    command.add_argument("number", type=int, choices=(1, 2, 3), metavar="1|2|3")
+    command.add_argument("name", choices=("1", "2", "3", "comparison"), metavar="1|2|3|comparison")
     command.add_argument("sources", nargs="*", metavar="RUN", help="runs' folders, with results of `smi evaluate`, or comparisons'")
     command.add_argument("--data", metavar="NAME|PATH", help="what they were evaluated on (default: what they were pretrained on)")
     form = command.add_mutually_exclusive_group()
@@ -473,7 +473,7 @@ def _add_table(commands: "argparse._SubParsersAction[Parser]") -> None:
 def _table(arguments: argparse.Namespace) -> None:
     from smi.figures import print_table
 
-    print_table(arguments.number, arguments.sources, data=arguments.data, form=arguments.form)
+    print_table(arguments.name, arguments.sources, data=arguments.data, form=arguments.form)
 
 
 def _add_report(commands: "argparse._SubParsersAction[Parser]") -> None:

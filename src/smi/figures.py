@@ -274,34 +274,21 @@ def save_figure(drawn: Any, name: str, out: Path) -> None:
 
 def _runs_of(sources: Sequence[str | Path], rows: int | None = None) -> list[Path]:
     """Folders of runs; that of a comparison stands for its finished ones."""
+    from smi.analysis.comparison import Comparison
+
     found: list[Path] = []
     for folder in map(expand, sources):
-        path = folder / "comparison.json"
-        if (folder / "config.yaml").is_file() or not path.is_file():
+        if (folder / "config.yaml").is_file() or not (folder / "comparison.json").is_file():
             found.append(folder)
             continue
-        try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-            every = [(row["name"], run["seed"], run["failed"], Path(run["folder"])) for row in document["rows"] for run in row["runs"]]
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path} is not that of a comparison ({error!r}): `smi compare` writes it anew") from error
-        for name, seed, failed, _ in every:
-            if failed:
-                announce(f"left out: {name}, seed {seed}, which failed")
-        good = [(name, _moved(where, folder)) for name, _, failed, where in every if not failed]
-        if not good:
+        comparison = Comparison.read(folder)
+        for name, run in comparison.failed:
+            announce(f"left out: {name}, seed {run.seed}, which failed")
+        good = [[Path(run.folder) for run in row.runs if not run.failed] for row in comparison.rows]
+        if not any(good):
             raise UserError(f"{folder} has no finished run yet")
-        firsts: dict[str, Path] = {}
-        for name, where in good:
-            firsts.setdefault(name, where)
-        found += [where for _, where in good] if rows is None else list(firsts.values())[:rows]
+        found += [run for runs in good for run in runs] if rows is None else [runs[0] for runs in good if runs][:rows]
     return found
-
-
-def _moved(run: Path, comparison: Path) -> Path:
-    """Where a run of a comparison is: in its folder, wherever that is now, or else where it was made."""
-    inside = comparison / "runs" / run.parent.name / run.name
-    return inside if inside.is_dir() else run
 
 
 def _found(name: str) -> Figure:
@@ -356,14 +343,34 @@ def _image(figure: Any, format: str) -> bytes:
 
 
 def print_table(
-    number: int, sources: Sequence[str | Path] = (), *, data: str | Path | None = None, form: Literal["text", "markdown", "json"] = "text"
+    name: str | int,
+    sources: Sequence[str | Path] = (),
+    *,
+    data: str | Path | None = None,
+    form: Literal["text", "markdown", "json"] = "text",
 ) -> None:
-    """Table 1, 2 or 3 of the paper, with what these runs, or those of comparisons, scored beside it."""
+    """Table 1, 2 or 3 of the paper, with what these runs, or those of comparisons, scored beside it; or `comparison`: what was printed."""
+    if name == "comparison":
+        return _print_comparisons(sources, form)
+    number = int(name)
     table = make_table(number, sources, data=data)
     if form == "json":
         print(json.dumps({"table": number, "title": table.title, "rows": table.plain, "notes": list(table.notes)}, indent=2))
     else:
         print(table.markdown() if form == "markdown" else table.text())
+    return None
+
+
+def _print_comparisons(sources: Sequence[str | Path], form: str) -> None:
+    from smi.analysis.comparison import Comparison
+
+    if not sources:
+        raise UserError("name the folder of a comparison: smi table comparison DIR")
+    found = [Comparison.read(expand(source)) for source in sources]
+    if form == "json":
+        print(json.dumps([comparison.plain() for comparison in found], indent=2, ensure_ascii=False))
+    else:
+        print("\n\n".join(comparison.markdown().rstrip() if form == "markdown" else comparison.text() for comparison in found))
 
 
 def make_table(number: int, sources: Sequence[str | Path] = (), *, data: str | Path | None = None) -> "Table":

@@ -15,6 +15,7 @@ from plotly import graph_objects as go
 import smi
 from smi import figures
 from smi.analysis import landscape as land
+from smi.analysis.comparison import Comparison, Row, Trained
 from smi.analysis.eigenspectrum import cumulative_variance, of_shares
 from smi.analysis.energy_maps import energies
 from smi.analysis.gradient_norm import rolling_mean
@@ -198,13 +199,10 @@ def comparison(seeds, tmp_path):
     """A folder of them, made elsewhere and moved; one run failed."""
     shutil.copytree(seeds[0].folder.parents[1], tmp_path / "c" / "runs")
     rows = [
-        {
-            "name": m,
-            "runs": [{"seed": s, "folder": f"before/runs/{m}/seed-{s}", "failed": "NaN" * (m == "SMI" and s == 0)} for s in range(3)],
-        }
+        Row(m, None, m, tuple(Trained(s, f"before/runs/{m}/seed-{s}", "", failed="NaN" * (m == "SMI" and s == 0)) for s in range(3)))
         for m in ("SMI", "BarlowTwins")
     ]
-    (tmp_path / "c" / "comparison.json").write_text(json.dumps({"rows": rows}))
+    Comparison(tuple(rows), (0, 1, 2), None, {}).write(tmp_path / "c")
     return tmp_path / "c"
 
 

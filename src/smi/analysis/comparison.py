@@ -114,7 +114,10 @@ class Comparison:
 
     @classmethod
     def read(cls, folder: Path) -> "Comparison":
-        """From comparison.json; runs are looked for in this folder, wherever it was made. Scores have no intervals of their own."""
+        """From comparison.json; runs are looked for in this folder, wherever it is now, then where they were made.
+
+        Scores have no intervals of their own.
+        """
         path = folder / "comparison.json"
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
@@ -275,8 +278,9 @@ def _row(folder: Path, row: Mapping[str, Any], protocols: Mapping[str, tuple[dic
         for score in run["results"]:
             scores.setdefault(score["stamp"], []).append(Score(score["score"], score["value"]))
         results = tuple(Result(protocols[key][0], "encoder", {}, tuple(some), protocols[key][1]) for key, some in scores.items())
-        here = folder / "runs" / Path(*Path(run["folder"]).parts[-2:])
-        runs.append(Trained(**dict(run) | {"folder": str(here), "results": results}))
+        inside = folder / "runs" / Path(*Path(run["folder"]).parts[-2:])
+        where = str(inside) if inside.is_dir() else run["folder"]
+        runs.append(Trained(**dict(run) | {"folder": where, "results": results}))
     return Row(row["method"], row["value"], row["name"], tuple(runs), row["loss_ms"])
 
 
