@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from smi import __version__
-from smi.analysis import comparison_figure
 from smi.analysis.accuracy_std import accuracy_std
 from smi.analysis.comparison import Comparison
 from smi.analysis.curves import effective_rank, loss, probe
@@ -36,6 +35,7 @@ from smi.report import (
     Facts,
     Gallery,
     Missing,
+    Plot,
     Sample,
     Section,
     Table,
@@ -46,8 +46,7 @@ from smi.report import (
 from smi.report.plots import plot
 from smi.reporting.parts import (
     as_sentence,
-    captioned,
-    compared_caption,
+    compared_figure,
     encoder_of,
     gallery_of_neighbours,
     gallery_of_views,
@@ -118,21 +117,22 @@ class Gathered:
     # ----------------------------------------------------------------------------------------------------------------------- overview
 
     def _overview(self) -> Iterator[Block]:
-        for name, comparison in self.comparisons.items():
-            yield from self._comparison(name, comparison)
+        for comparison in self.comparisons.values():
+            yield from self._tables(comparison)
         yield Section("Health", self._verdicts())
+        for name, comparison in self.comparisons.items():
+            if comparison.columns:
+                title = "Scores, differences and costs" + (f" ({name})" if len(self.comparisons) > 1 else "")
+                yield self._drawn(title, partial(compared_figure, comparison))
         yield Section("What was trained", [Facts(self._facts()), self._table()])
 
-    def _comparison(self, name: str, comparison: Comparison) -> Iterator[Block]:
+    def _tables(self, comparison: Comparison) -> Iterator[Block]:
         tables = [
             Table(spelt_in(title, comparison), headers, [[spelt(line[0]), *line[1:]] for line in lines])
             for title, headers, lines in comparison.tables()
         ]
         yield replace(tables[0], notes=comparison.beneath()) if len(tables) == 1 else tables[0]
         yield from (replace(table, notes=comparison.beneath()) for table in tables[1:])
-        if comparison.columns:
-            title = "Scores, differences and costs" + (f" ({name})" if len(self.comparisons) > 1 else "")
-            yield self._drawn(title, lambda: captioned(comparison_figure.figure(comparison), compared_caption(comparison)))
 
     def _verdicts(self) -> list[Verdict]:
         found = [verdict_of(one.name, one.run) for one in self.shown]
@@ -178,16 +178,15 @@ class Gathered:
                     f"{lines[0]['loss']:.4g} → {last['loss']:.4g}" if last else "-",
                     "-" if spread is None else f"{spread:.3g}",
                     "-" if rank is None else f"{rank:.0f}",
-                    "-" if knn is None else f"{knn:.1%}",
                     "-" if seconds is None else duration(seconds),
+                    "-" if knn is None else f"{knn:.1%}",
                 ]
             )
-        notes = [
-            "feature std and effective rank: of the last batch that was logged",
-            "kNN: on held-out images, as last measured in training",
-        ]
-        headers = ["", "state", "steps", "loss, first → last", "feature std", "effective rank", "kNN", "time"]
-        return Table("Each run", headers, rows, notes if any(row[6] != "-" for row in rows) else notes[:1], words=1)
+        notes = ["feature std and effective rank: of the last batch that was logged", "kNN: on held-out images, as last measured"]
+        headers = ["", "state", "steps", "loss, first → last", "feature std", "effective rank", "time", "kNN"]
+        if not any(run.probes() for run in self.runs.values()):
+            headers, rows, notes = headers[:-1], [row[:-1] for row in rows], notes[:1]
+        return Table("Each run", headers, rows, notes, words=1)
 
     # ----------------------------------------------------------------------------------------------------------------------- training
 
@@ -199,12 +198,18 @@ class Gathered:
             yield Text("Every run is drawn; those that differ by their seed alone look the same.", note=True)
         if silent := [name for name in self.runs if name not in self.logged]:
             yield Missing(f"Nothing was logged yet by {listed(silent)}.")
-        yield self._drawn("Loss", lambda: loss(self.logged), half=True)
-        yield self._drawn("Accuracy of nearest neighbours", lambda: probe(self.logged), half=True)
-        yield self._drawn("Gradient norm", lambda: gradient_norm(self.logged), half=True)
-        yield self._drawn("Feature std", lambda: feature_std(self.logged), half=True)
-        yield self._drawn("Redundancy ÷ alignment", lambda: ratio(self.logged), half=True)
-        yield self._drawn("Effective rank", lambda: effective_rank(self.logged), half=True)
+        drawn = [
+            self._drawn(title, partial(make, self.logged), half=True)
+            for title, make in {
+                "Loss": loss,
+                "Accuracy of nearest neighbours": probe,
+                "Gradient norm": gradient_norm,
+                "Feature std": feature_std,
+                "Redundancy ÷ alignment": ratio,
+                "Effective rank": effective_rank,
+            }.items()
+        ]
+        yield from sorted(drawn, key=lambda block: not isinstance(block, Plot))  # what is not there comes last
 
     def _drawn(self, title: str, make: Callable[[], Any], *, half: bool = False) -> Block:
         """A figure, or the sentence why there is none."""

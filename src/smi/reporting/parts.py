@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from smi.analysis import comparison_figure
 from smi.analysis.comparison import Comparison
 from smi.doctor import examine
 from smi.errors import UserError
@@ -110,17 +111,22 @@ def gallery_of_neighbours(row: str, part: Mapping[str, Any]) -> Gallery:
     )
 
 
-def captioned(figure: Any, caption: str) -> Any:
-    figure.update_layout(meta={"caption": caption})
-    return figure
-
-
-def compared_caption(comparison: Comparison) -> str:
+def compared_figure(comparison: Comparison) -> Any:
+    """As the comparison draws it; what every panel says is said once, beneath."""
+    found, first = comparison_figure.figure(comparison), comparison.rows[0].name
+    found.for_each_annotation(lambda note: note.update(text=note.text.replace(f"difference to {first}, points", "difference, points")))
+    if comparison.swept:
+        last = f"x{2 * len(comparison.columns) - 1}", f"x{2 * len(comparison.columns)}"
+        found.for_each_xaxis(
+            lambda axis: axis.update(title_text="" if axis.plotly_name.replace("axis", "") not in last else comparison.swept),
+            selector=lambda axis: axis.title.text == comparison.swept,
+        )
     bars = "Bars are 95 % intervals over seeds. " if len(comparison.seeds) > 1 else ""
-    return (
-        f"{bars}Left each score, right its difference to {spelt(comparison.rows[0].name)} seed by seed; last what a step takes (black: "
-        "the loss in it) and the most memory."
+    caption = (
+        f"{bars}Left each score, right its difference to {spelt(first)} seed by seed, in points; last what a step takes (black: the loss "
+        "in it) and the most memory."
     )
+    return found.update_layout(meta={"caption": caption})
 
 
 def spelt_in(title: str, comparison: Comparison) -> str:
