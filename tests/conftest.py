@@ -59,6 +59,7 @@ def browser():
 def page(browser):
     """A page of it that must not speak to any network, nor report an error."""
     context = browser.new_context(offline=True)
+    context.set_default_timeout(180_000)  # a busy machine is no error
     opened, errors, requests = context.new_page(), [], []
     opened.on("console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None)
     opened.on("pageerror", lambda error: errors.append(str(error)))

@@ -190,7 +190,7 @@
       if (canvas.height !== Math.round(height * dense)) canvas.height = Math.round(height * dense);
       c.setTransform(dense, 0, 0, dense, 0, 0);
       c.clearRect(0, 0, width, height);
-      const size = Math.min(width, height) * 0.44 * zoom, sy = Math.sin(yaw), cy = Math.cos(yaw), sp = Math.sin(pitch), cp = Math.cos(pitch);
+      const size = Math.min(width, height) * 0.54 * zoom, sy = Math.sin(yaw), cy = Math.cos(yaw), sp = Math.sin(pitch), cp = Math.cos(pitch);
       const project = ([x, y, z]) => {
         const x1 = x * cy - y * sy, y1 = x * sy + y * cy, z2 = z * cp - y1 * sp, depth = y1 * cp + z * sp, near = 3.2 / (3.2 + depth);
         return [width / 2 + x1 * near * size, height / 2 - z2 * near * size, depth, near];

@@ -8,6 +8,7 @@ import base64
 import hashlib
 import io
 import json
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -229,7 +230,8 @@ class Painter:
                 for row, one in zip(rows, _uint8(view, views), strict=True):
                     row.append(url(one, LARGE))
         policy = views.policy
-        sizes = ", ".join(f"{view.size} px" + (f" in {view.grid} × {view.grid} patches" if view.grid > 1 else "") for view in policy.views)
+        kinds = Counter(f"{view.size} px" + (f", cut into {view.grid} × {view.grid} patches" * (view.grid > 1)) for view in policy.views)
+        sizes = " and ".join(f"{count} of {kind}" for kind, count in kinds.items())
         self.parts["views"] = {
             "policy": policy.name,
             "sizes": sizes,
