@@ -30,7 +30,7 @@ from smi.claims_page import page
 from smi.compare import Place, compare, refuse_torchrun
 from smi.data.places import disk_errors, expand
 from smi.data.sources import NAMES, existing_folder, find, find_imagenet
-from smi.errors import UserError
+from smi.errors import TrainingError, UserError
 from smi.evaluation import evaluate
 from smi.figures import FIGURES, draw_figure, make_table, save_figure
 from smi.grid import Job, plan
@@ -315,6 +315,7 @@ class Work:
         self.device = choose_device(place.device)
         self.parts = list(self._parts())
         self.made: dict[tuple[str, str], Comparison] = {}  # by set and kind
+        self.failed: dict[str, str] = {}  # by folder, why
         self.svg = True  # until it turns out that it cannot be drawn
 
     def _parts(self) -> Iterator[Part]:
@@ -353,7 +354,10 @@ class Work:
                 place.mkdir(parents=True, exist_ok=True)
         for part in self.parts:
             print(f"\n== {part.setup.name}: {_sentence(part)}", flush=True)
-            self.made[part.setup.name, part.kind] = self._compare(part)
+            compared = self.made[part.setup.name, part.kind] = self._compare(part)
+            self.failed |= {
+                run.folder: f"Failed: {part.setup.name}, {name}, seed {run.seed}: {run.failed}." for name, run in compared.failed
+            }
         print("\n== tables and figures", flush=True)
         document: dict[str, Any] = {
             "claims": [claim.plain() for claim in self._claims()],
@@ -369,6 +373,8 @@ class Work:
             write_text(self.folder / "claims.json", json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
             write_text(index, page(whole))
         self._conclude(whole, index)
+        if self.failed:
+            raise TrainingError(f"{len(self.failed)} of {total} runs failed, as noted on the page")
         return index
 
     def _place(self, part: Part) -> Path:
@@ -429,7 +435,7 @@ class Work:
         try:
             table = make_table(number, list(dict.fromkeys(sources)))
         except UserError as error:
-            return entry | {"why": f"{error}."}
+            return entry | {"why": _reason(error)}
         file = f"tables/{name}.md"
         write_text(self.folder / file, f"{table.title}\n\n{table.markdown()}\n")
         print(f"{self.folder / file}: {table.title}", flush=True)
@@ -455,16 +461,16 @@ class Work:
                 evaluate(sources, protocols=["linear"], epochs=self.scale.linear_epochs, **asdict(self.place))
             drawn = draw_figure(name, sources, data=self._looked_at(name), **asdict(self.place))
             save_figure(drawn, name, self.folder / "figures" / f"{file}.html")
-        except UserError as error:
-            return entry | {"why": f"{error}."}
+        except Exception as error:  # whatever it is, behind hours of runs the rest is still made
+            return entry | {"why": _reason(error)}
         entry["files"].append(f"figures/{file}.html")
         if self.svg:
             try:
                 save_figure(drawn, name, self.folder / "figures" / f"{file}.svg")
                 entry["files"].append(f"figures/{file}.svg")
-            except UserError as error:
-                self.svg = False
-                self.notes.append(f"Figures are HTML only: {error}.")
+            except Exception as error:
+                self.svg = not isinstance(error, UserError)  # without a browser none can be drawn; else it may be this one alone
+                self.notes.append(f"{'Some figures are' if self.svg else 'Figures are'} HTML only: {_reason(error)}")
         print(f"{self.folder / entry['files'][0]}: {entry['sentence']}", flush=True)
         return entry
 
@@ -518,8 +524,6 @@ class Work:
         for part in self.parts:
             folder = self._place(part) / ("" if part.kind == SPLIT else f"comparison-{part.kind}")
             files = [str((folder / name).relative_to(self.folder)) for name in ("figure.html", "table.md", "table.csv", "comparison.json")]
-            failed = [f"{name}, seed {run.seed}: {run.failed}" for name, run in self.made[part.setup.name, part.kind].failed]
-            self.notes += [f"Failed: {sentence}." for sentence in failed]
             yield {"name": f"{part.setup.name} {part.kind}", "title": f"{part.setup.name}: {_sentence(part)}", "files": files, "why": ""}
 
     # --------------------------------------------------------------------------------------------------------------------- the page
@@ -551,7 +555,7 @@ class Work:
                 "Where": f"{describe_device(self.device)}, {found['system']}",
                 "With": f"smi {__version__}, Python {found['python']}, torch {found['torch']}, timm {found['timm']}",
             },
-            "notes": self.notes,
+            "notes": [*self.notes, *self.failed.values()],
         }
 
     def _conclude(self, document: Mapping[str, Any], index: Path) -> None:
@@ -565,6 +569,11 @@ class Work:
             if entry["why"]:
                 print(f"{entry['name']} was not made: {entry['why']}", file=sys.stderr)
         print(f"\n{index}: open it in a browser")
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).strip().splitlines() or [""]
+    return f"{text[0]}." if isinstance(error, UserError) else f"{type(error).__name__}: {text[0]}."
 
 
 def _merged(document: Mapping[str, list[dict[str, Any]]], earlier: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:

@@ -96,13 +96,13 @@ def judge(difference: Estimate | None, *, side: int, margin: float = 0.0) -> str
     return HOLDS if low > 0 else FAILS if high < 0 else OPEN
 
 
-def why_open(difference: Estimate | None) -> str:
+def why_open(difference: Estimate | None, of: str = "zero") -> str:
     """Behind numbers that decide nothing."""
     if difference is None:
         return "there are no two runs of one seed to compare"
     if difference.low is None:
         return "one seed gives no interval"
-    return f"the interval over {len(difference.seeds)} seeds lies on both sides"
+    return f"the interval over {len(difference.seeds)} seeds lies on both sides of {of}"
 
 
 def _values(row: Row, measure: Callable[[Run], float]) -> dict[int, float]:
@@ -140,7 +140,7 @@ def _points(difference: Estimate) -> str:
 
 
 def _short(value: float) -> str:
-    return f"{value:.3g}" if 1e-3 <= abs(value) < 1e4 else f"{value:.2e}"
+    return f"{value:.3g}" if 1e-4 <= abs(value) < 1e4 else f"{value:.2e}"
 
 
 def _mean(values: Mapping[int, float]) -> str:
@@ -229,7 +229,7 @@ SCALE = (
     "A gradient's norm grows with whatever number its loss is multiplied by: SMI sums over samples, Barlow Twins over coordinates. AdamW "
     "and LARS divide such a number out again, so a lower norm alone says little of how far a step goes."
 )
-WEIGHTS = "The ratio is proportional to the weight each method gives its redundancy; the table has the other λ that were run."
+WEIGHTS = "The ratio depends on the weight that each method gives its redundancy, and on how far it was trained; the table has the other λ."
 LOGGED = (
     Logged(
         "gradient-norm-lower",
@@ -291,7 +291,7 @@ def _logged(kind: Logged, known: Evidence) -> Finding | None:
         interval = "" if ratio.low is None else f", 95 % interval {_times(ratio).split('(')[1].rstrip(')')}"
         sentence = (
             f"SMI ({_lambda(ours)}) {_mean(mine)}, Barlow Twins ({_lambda(rival)}) {_mean(theirs)}: ratio "
-            f"{_short(math.exp(ratio.mean))}{interval}, {_plural(ratio.seeds)}" + (f"; {why_open(ratio)}." if verdict == OPEN else ".")
+            f"{_short(math.exp(ratio.mean))}{interval}, {_plural(ratio.seeds)}" + (f"; {why_open(ratio, '1')}." if verdict == OPEN else ".")
         )
     headers = ("", *(head for name, _ in kind.columns for head in (name, "÷ Barlow Twins")))
     rows = tuple(_line(name, row, rival, kind) for name, row in _systems(known, ours, rival))
@@ -346,7 +346,7 @@ def _middle(evidence: Sequence[Evidence]) -> Claim:
         "Accuracy rises with λ up to 0.01 and falls beyond it (feature std and accuracy over λ, CIFAR-10).",
         "Top-1 of a linear classifier. The best λ that is not at an end of the sweep, minus each end, paired by seed; both intervals must "
         "lie above zero. It does not hold where an end beats all others, with its interval to the next above zero.",
-        found or _nothing("no sweep of λ was run"),
+        found or _nothing("No sweep of λ was run"),
         ("The best inner λ is picked by the seeds it is then judged by, which flatters it a little.",) if found else (),
     )
 
@@ -431,7 +431,7 @@ def _scored(data: str, one: tuple[Comparison, Row, str], other: tuple[Comparison
         sentence = f"No verdict: {why_open(gap)}."
     else:
         scores = f"{name} {_score(ours.values(mine, column))}, {rival} {_score(theirs.values(its, column))}"
-        undecided = why_open(gap).replace("both sides", f"both sides of {-100 * margin:+.0f} point" if margin else "both sides of zero")
+        undecided = why_open(gap, f"{-100 * margin:+.0f} point" if margin else "zero")
         sentence = f"{scores}: {_points(gap)}, {_plural(gap.seeds)}" + (f"; {undecided}." if verdict == OPEN else ".")
     test = ours.protocols[column[0]].protocol.get("test", {}).get("images")
     if test:
@@ -481,7 +481,7 @@ def _cost(evidence: Sequence[Evidence], race: Race | None) -> Claim:
         tuple((row.loss, giga(row.paper_macs), giga(row.device_macs)) for row in costs()),
         {"share": share},
     )
-    measured = _measured(race) if race else _nothing("the losses were not timed")
+    measured = _measured(race) if race else _nothing("The losses were not timed")
     return Claim(
         "cost",
         "The loss costs a fraction of Barlow Twins'",
