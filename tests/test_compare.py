@@ -393,6 +393,7 @@ def test_the_figure_of_a_sweep(values, places, scores, said):
 
 def test_the_page_fits_a_telephone_and_names_are_no_html(page, tmp_path):
     write_figure(swept((0.001, 0.1), names=("A", "<i>B&amp;</i>")), tmp_path / "figure.html")
+    page.set_default_timeout(120_000)  # a machine may be busy
     page.goto((tmp_path / "figure.html").as_uri())
     page.wait_for_selector(".legendtext")
     for width, panels in ((1000, 2), (390, 1)):

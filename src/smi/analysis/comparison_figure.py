@@ -57,7 +57,7 @@ def figure(comparison: Comparison, *, narrow: bool = False) -> Any:
     look = looks_by_method({row.method: row.method for row in comparison.rows})
     width = NARROW if narrow else WIDE
     left = max(LEFT, 14 + round(7.2 * max(len(part) for name in names for part in name.split("<br>"))))
-    _lay_out(found, across, width - left - RIGHT, LEFT if comparison.swept else 24)
+    _lay_out(found, across, width - left - RIGHT, LEFT if comparison.swept else 36)
     for number, (kind, column) in enumerate(cells):
         place = {"row": number // across + 1, "col": number % across + 1}
         hidden = place["col"] > 1

@@ -26,6 +26,7 @@ INK, GRID = "#222222", "#e6e6e6"
 LEFT, RIGHT, TOP, AXIS, LINE = 80, 20, 30, 62, 17  # pixels: margins, what an axis takes beneath, a line of the caption
 CAPTION = "caption"  # the name of the annotation that is one
 MARKERS = 9  # at most so many on a line, to tell it by
+SWATCH = 42  # pixels of a line in the legend: enough for a long dash on either side of the marker
 
 SPELT = {"BarlowTwins": "Barlow Twins", "MoCoV2": "MoCo v2"}
 
@@ -233,7 +234,7 @@ def legend(figure: go.Figure, *, log_y: bool = False, log_x: bool = False) -> No
     """In a corner without points, of a figure with one panel; above it if there is none."""
     shown = [trace for trace in figure.data if trace.showlegend is not False]
     entries = len(shown)
-    wide = min(0.75, 0.11 + 0.0105 * max((len(trace.name or "") for trace in shown), default=0))
+    wide = min(0.75, 0.125 + 0.0105 * max((len(trace.name or "") for trace in shown), default=0))
     high = 0.07 + 0.06 * entries
     points = _points(figure, log_x, log_y)
     corners = {
@@ -243,8 +244,8 @@ def legend(figure: go.Figure, *, log_y: bool = False, log_x: bool = False) -> No
     }
     best = min(corners, key=lambda corner: corners[corner])
     if corners[best] or high > 0.6:
-        figure.update_layout(legend={"orientation": "h", "x": 0, "y": 1.01, "xanchor": "left", "yanchor": "bottom"})
-        wide_as = sum(60 + 8 * len(trace.name or "") for trace in shown)
+        figure.update_layout(legend={"orientation": "h", "x": 0, "y": 1.01, "xanchor": "left", "yanchor": "bottom", "itemwidth": SWATCH})
+        wide_as = sum(70 + 8 * len(trace.name or "") for trace in shown)
         figure.update_layout(margin_t=8 + 22 * -(-wide_as // 780))
         return
     right, above = best
@@ -257,6 +258,7 @@ def legend(figure: go.Figure, *, log_y: bool = False, log_x: bool = False) -> No
             "bgcolor": "rgba(255,255,255,0.85)",
             "bordercolor": GRID,
             "borderwidth": 1,
+            "itemwidth": SWATCH,
         }
     )
 
