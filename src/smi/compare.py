@@ -36,7 +36,7 @@ from smi.grid import Job, check_same, plan
 from smi.images import Images
 from smi.journal import duration
 from smi.loggers import check_loggers
-from smi.machine import choose_device, choose_precision, describe_device, versions
+from smi.machine import choose_device, choose_precision, describe_device, give_back, versions
 from smi.pretraining import choose, create, create_views, located
 from smi.results import Result
 from smi.run import Run
@@ -148,6 +148,8 @@ def _prepare(jobs: Sequence[Job], place: Place) -> None:
         count = len(images.pretrain)
         if images.held_out is None:
             raise UserError(f"methods are compared on labelled images, and {first.data.source} has {images.why_not}")
+        if images.bank is not None and images.bank.labels is not None and len(set(images.bank.labels.tolist())) < 2:
+            raise UserError(f"methods are compared by how well they tell classes apart, and {first.data.source} has one class")
         Batches(images.pretrain, first.batch_size, seed=0)
     finally:
         images.close()
@@ -181,31 +183,37 @@ class Work:
 
     def run(self) -> Comparison:
         """Make what is missing; the tables are written anew after each run."""
-        there = sum(job.done for job in self.jobs)
+        there = [job for job in self.jobs if job.done]
+        missing = {number: job for number, job in enumerate(self.jobs, 1) if job not in there}
         if there:
-            print(f"{there} of {len(self.jobs)} runs are there already", flush=True)
-        for number, job in enumerate(self.jobs, 1):
-            missing, begun, reason = not job.done, time.perf_counter(), ""
-            if missing:
-                fresh = not job.status
-                print(f"\nrun {number}/{len(self.jobs)}: {job.name}{self._left(number)}", flush=True)
-                reason = self._train(job, number)
-            self._look(job, job.failed or reason)
-            if missing and fresh and not reason:
-                self.took[job.row] = time.perf_counter() - begun
-            elif not missing and (trained := self.trained[job.row][-1]).step_ms and not trained.failed:
+            print(f"{len(there)} of {len(self.jobs)} runs are there already", flush=True)
+        for job in there:  # first, so that stopped at any time the tables have all there is
+            self._look(job, job.failed)
+            if (trained := self.trained[job.row][-1]).step_ms and not trained.failed:
                 self.took.setdefault(job.row, 1e-3 * trained.step_ms * trained.steps)  # nearly: without what is no step
-            if missing or number == len(self.jobs):
-                with disk_errors(f"writing to {self.folder}"):
-                    self.folder.mkdir(parents=True, exist_ok=True)
-                    self.comparison().write(self.folder)
-                    write_figure(self.comparison(), self.folder / "figure.html")
+        for number, job in missing.items():
+            begun, fresh = time.perf_counter(), not job.status
+            print(f"\nrun {number}/{len(self.jobs)}: {job.name}{self._left(number)}", flush=True)
+            reason = self._train(job, number)
+            self._look(job, job.failed or reason)
+            if fresh and not reason:
+                self.took[job.row] = time.perf_counter() - begun
+            self._write()
+        if not missing:
+            self._write()
         return self.comparison()
+
+    def _write(self) -> None:
+        with disk_errors(f"writing to {self.folder}"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.comparison().write(self.folder)
+            write_figure(self.comparison(), self.folder / "figure.html")
 
     def comparison(self) -> Comparison:
         kinds = {job.row: job for job in self.jobs}
         rows = tuple(
-            Row(kinds[name].method, kinds[name].value, name, tuple(runs), self.loss_ms.get(name)) for name, runs in self.trained.items()
+            Row(kinds[name].method, kinds[name].value, name, tuple(sorted(runs, key=lambda run: run.seed)), self.loss_ms.get(name))
+            for name, runs in self.trained.items()
         )
         seeds = tuple(dict.fromkeys(job.seed for job in self.jobs))
         return Comparison(rows, seeds, self.swept, {**self.about, "made": datetime.date.today().isoformat()})
@@ -246,6 +254,7 @@ class Work:
         self.trained[job.row].append(Trained.read(job.folder, seed=job.seed, command=command, results=results, failed=failed))
         if not failed and not self.compiled and self.processes == 1 and job.row not in self.loss_ms:
             self.loss_ms[job.row] = self._measure_loss(job)
+        give_back(choose_device(self.place.device))
 
     def _measure_loss(self, job: Job) -> float | None:
         """Milliseconds, with the trained weights and the first batch of the run."""
@@ -263,11 +272,12 @@ class Work:
         return None if seconds is None else 1e3 * seconds
 
     def _measured_before(self) -> dict[str, float | None]:
-        """On this device, so that the numbers of a comparison do not change when it is extended."""
+        """On this device, of rows that have runs, so that the numbers of a comparison do not change when it is extended."""
+        known = {job.row for job in self.jobs if job.done}
         try:
             document = json.loads((self.folder / "comparison.json").read_text(encoding="utf-8"))
             rows = document["rows"] if document["device"] == self.about["device"] else []
-            return {row["name"]: row["loss_ms"] for row in rows if row["loss_ms"] is not None}
+            return {row["name"]: row["loss_ms"] for row in rows if row["loss_ms"] is not None and row["name"] in known}
         except (OSError, ValueError, KeyError, TypeError):  # not there, or someone's own
             return {}
 

@@ -102,6 +102,8 @@ def _rows(
             continue
         for text in values:
             value = resolve(recipe, {**asked, "method": name, f"method.{key}": text}).method[key]  # 0.10 and 0.1 are one
+            if value is None:
+                raise UserError(f"{key}={text} is no value to sweep over: leave it out, and run it as a comparison of its own")
             rows[f"{name}, {key}={_text(value)}"] = (name, value)
     return key, rows
 

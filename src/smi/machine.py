@@ -69,6 +69,16 @@ def wait(device: "torch.device") -> None:
         torch.mps.synchronize()
 
 
+def give_back(device: "torch.device") -> None:
+    """What was reserved of a GPU's memory and is not in use, for another process."""
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif device.type == "mps":
+        torch.mps.empty_cache()
+
+
 def choose_precision(asked: Literal["auto", "float32", "bfloat16"], device: "torch.device") -> Precision:
     """bfloat16 by itself only on GPUs that compute in it; on CPUs only where it is asked for."""
     import torch

@@ -47,7 +47,8 @@ def write_run(folder, method="SMI", *, data="digits", weight=0.01, epochs=3, see
     return Run(folder)
 
 
-def write_result(run, top1, *, protocol="linear", data=None, epochs=4, images=100, step=120, top5=0.9):
+def write_result(run, top1, *, protocol="linear", data=None, epochs=4, images=100, step=None, top5=0.9):
+    step = run.metrics()[-1]["step"] if step is None else step
     details = {"curves": [_epoch(epoch, top1) for epoch in range(1, epochs + 1)]} if protocol == "linear" else {}
     asked = {"name": protocol, "data": data or run.config["data"]["source"], "train": {"images": images}, "test": {"images": 50}}
     asked |= {"epochs": epochs} if protocol == "linear" else {}

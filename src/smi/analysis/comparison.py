@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from smi.checkpoint import write_text
+from smi.data.places import printable
 from smi.errors import UserError
 from smi.evaluate.fewshot import interval
 from smi.results import Result, Score
@@ -198,7 +199,7 @@ class Comparison:
 
     def tables(self) -> Iterator[tuple[str, list[str], list[list[str]]]]:
         """Titles, headers and lines: scores and costs, then differences."""
-        names = [name for _, name in self.columns]
+        names = self._heads()
         scores = [[row.name, *(_cell(self.score(row, c)) for c in self.columns), *_cost(row)] for row in self.rows]
         title = f"Mean{' and 95 % interval' * (len(self.seeds) > 1)} over {_seeds(self.seeds)}"
         yield title, ["", *names, "ms/step", "loss", "peak MB"], scores
@@ -209,13 +210,17 @@ class Comparison:
     def beneath(self) -> list[str]:
         """Sentences about the tables."""
         kinds = [f"{r.protocol['name']} on {r.protocol['data']}, stamp {stamp}: {r.sentence}" for stamp, r in self.protocols.items()]
-        return [*kinds, COSTS, *self.notes()]
+        return [printable(line) for line in (*kinds, COSTS, *self.notes())]
+
+    def _heads(self) -> list[str]:
+        """Of the columns; where a protocol was not the same for all, with its stamp."""
+        kinds = [result.protocol["name"] for result in self.protocols.values()]
+        several = {stamp for stamp, result in self.protocols.items() if kinds.count(result.protocol["name"]) > 1}
+        return [f"{name} ({stamp})" if stamp in several else name for stamp, name in self.columns]
 
     def csv(self) -> str:
         """A line for each row of the tables; plain numbers between 0 and 1, milliseconds and MB."""
-        kinds = [result.protocol["name"] for result in self.protocols.values()]
-        several = {stamp for stamp, result in self.protocols.items() if kinds.count(result.protocol["name"]) > 1}
-        names = [f"{name} ({stamp})" if stamp in several else name for stamp, name in self.columns]
+        names = self._heads()
         parts = ("mean", "low", "high", "seeds", "difference", "difference low", "difference high")
         headers = ["name", "method", *([self.swept] if self.swept else []), *(f"{name} {part}" for name in names for part in parts)]
         file = io.StringIO()
@@ -266,7 +271,7 @@ class Comparison:
 
     def write(self, folder: Path) -> None:
         """comparison.json, table.md and table.csv."""
-        document = json.dumps(self.plain(), indent=2, ensure_ascii=False) + "\n"
+        document = json.dumps(self.plain(), indent=2) + "\n"
         for name, text in {"comparison.json": document, "table.md": self.markdown(), "table.csv": self.csv()}.items():
             write_text(folder / name, text)
 

@@ -8,6 +8,7 @@ from typing import Any
 from smi.analysis.comparison import Comparison, Estimate, Row
 from smi.analysis.style import AXIS, FONT, INK, LEFT, RIGHT, SMALL, Look, finish, frame, looks_by_method, plain
 from smi.checkpoint import write_text
+from smi.data.places import printable
 
 WIDE, NARROW = 900, 380  # pixels: a page, and a telephone
 LINE, PANEL = 30, 250  # pixels: of a row in a list, of a panel with curves
@@ -86,7 +87,7 @@ def _caption(comparison: Comparison) -> str:
     seeds = len(comparison.seeds)
     interval = f"Means over {seeds} seeds with 95 % intervals. " if seeds > 1 else "One seed: differences may be chance. "
     differences = f"Differences are to {comparison.rows[0].name}, paired by seed. " if len(comparison.rows) > 1 else ""
-    protocols = "; ".join(dict.fromkeys(f"{r.protocol['name']} on {r.protocol['data']}" for r in comparison.protocols.values()))
+    protocols = "; ".join(dict.fromkeys(f"{r.protocol['name']} on {printable(r.protocol['data'])}" for r in comparison.protocols.values()))
     failed = f" Failed: {', '.join(f'{name}, seed {run.seed}' for name, run in comparison.failed)}." if comparison.failed else ""
     swept = f" Numbers behind names: {comparison.swept}." if comparison.swept else ""
     device = f" {comparison.about['device']}." if "device" in comparison.about else ""

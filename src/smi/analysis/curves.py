@@ -1,39 +1,44 @@
 """How training went: the loss, the accuracy of nearest neighbours and the effective rank of features, a line for each run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
 
 from smi.analysis.logged import add_series, series
-from smi.analysis.style import finish, frame, from_zero, legend, looks, setting
+from smi.analysis.style import finish, frame, from_zero, legend, looks, plain, setting
 from smi.errors import UserError
 from smi.run import Run
 
 
 def loss(runs: Mapping[str, Run]) -> go.Figure:
-    """As a share of its first value: losses of different objectives are numbers of different sizes."""
+    """From its first value to its lowest: losses of different objectives are numbers of different sizes, some of them negative."""
     figure = go.Figure()
     for name, look in looks(runs).items():
         epochs, values = series(runs[name], "loss")
         figure.add_scatter(
             x=epochs,
-            y=[value / values[0] if values[0] else value for value in values],
+            y=_fall(values),
             customdata=values,
-            name=name,
+            name=plain(name),
             mode="lines+markers",
             line=look.line(),
             marker=look.marker(),
-            hovertemplate="epoch %{x:.1f}: %{customdata:.4g}, %{y:.1%} of the first",
+            hovertemplate="epoch %{x:.1f}: %{customdata:.4g}",
         )
-    frame(figure, x="epoch", y="loss ÷ its first value")
+    frame(figure, x="epoch", y="loss, between its first and lowest value")
     figure.update_yaxes(tickformat=".0%")
     from_zero(figure)
     legend(figure)
     return finish(
         figure,
-        f"The loss while pretraining ({setting(runs.values())}), as a share of the first that was logged: losses of different objectives "
-        "are numbers of different sizes, and a lower curve is no better encoder.",
+        f"The loss while pretraining ({setting(runs.values())}): 100 % is the first that was logged, 0 % the lowest of that run. Losses of "
+        "different objectives are numbers of different sizes, so no curve says which encoder is better.",
     )
+
+
+def _fall(values: Sequence[float]) -> list[float]:
+    first, low = values[0], min(values)
+    return [(value - low) / (first - low) for value in values] if first > low else [value - first + 1 for value in values]
 
 
 def probe(runs: Mapping[str, Run]) -> go.Figure:
@@ -46,7 +51,7 @@ def probe(runs: Mapping[str, Run]) -> go.Figure:
         figure.add_scatter(
             x=[line["epoch"] for line in probes],
             y=[100 * line["probe"]["knn"] for line in probes],
-            name=name,
+            name=plain(name),
             mode="lines+markers",
             line=styles[name].line(),
             marker=styles[name].marker(),

@@ -17,11 +17,14 @@ MOST = 2000  # points of a line: more can be neither seen nor printed
 
 def gradient_norm(runs: Mapping[str, Run], *, window: int = WINDOW) -> go.Figure:
     figure, groups = go.Figure(), by_seed(runs)
+    longest = max((len(per_step(run)[0]) for run in runs.values()), default=1)
+    every = max(1, -(-longest // MOST))  # the same steps of every run, so that seeds have a mean
 
     def smooth(run: Run) -> Series:
         steps, norms = per_step(run)
-        every = -(-len(steps) // MOST)
-        return steps[::-every][::-1].tolist(), rolling_mean(norms, window)[::-every][::-1].tolist()
+        shown = steps % every == 0
+        shown[-1:] = True
+        return steps[shown].tolist(), rolling_mean(norms, window)[shown].tolist()
 
     add_lines(figure, groups, smooth, hover="step %{x}: %{y:.4g}")
     frame(figure, x="step", y="gradient norm", log_y=True)

@@ -193,7 +193,7 @@ def positive_pairs(method: Method, views: Views, images: Tensor, *, seed: int = 
             batch = Batch(some, torch.arange(start, start + len(some)), seed + start)
             x = views(some, batch.generator())
             out = method([view.to(device) for view in x], batch.to(device))
-            found["rho"].append(correlation(out.z1.double(), out.z2.double()).cpu())
+            found["rho"].append(correlation(*(z.float().cpu().double() for z in (out.z1, out.z2))))
             for name, view in zip(("first", "second"), x, strict=False):
                 found[name].append(_pixels(view, views))
     rho = torch.cat(found["rho"])

@@ -42,6 +42,8 @@ def results_of(run: Run, protocols: Sequence[str] = PROTOCOLS, data: str | None 
         if result.subject == "encoder" and result.protocol["name"] in protocols and result.protocol["data"] == (data or spelt(run))
     ]
     newest = max((result.encoder.get("step", 0) for result in found), default=0)
+    if run.finished and (lines := run.metrics()):
+        newest = lines[-1]["step"]  # of a run that went on since, older accuracies are not put beside newer features
     found = [result for result in found if result.encoder.get("step", 0) == newest]
     return sorted(found, key=lambda r: (protocols.index(r.protocol["name"]), -r.protocol.get("epochs", 0), -r.protocol["train"]["images"]))
 

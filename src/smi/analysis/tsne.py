@@ -76,6 +76,8 @@ def embed(h: NDArray[np.float32], *, seed: int = 0) -> NDArray[np.float32]:
 
     if len(h) < 5:
         raise UserError(f"t-SNE takes five images or more, not {len(h)}")
+    if h.shape[1] < 3:
+        raise UserError(f"t-SNE in three dimensions takes three features or more, not {h.shape[1]}")
     if not np.isfinite(h).all() or not h.std(axis=0).any():
         raise UserError("features of all images are the same (or not finite), so t-SNE has nothing to arrange: `smi doctor` says more")
     reduced = PCA(min(COMPONENTS, *h.shape), random_state=seed).fit_transform(h)
