@@ -91,6 +91,7 @@ ITEMS = {
     ),
 }
 TOGETHER = ("std-summary", "linear-curves")  # figures of all data sets in one
+SEVERAL = ("gradient-norm", "feature-std", "accuracy-std", "ratio", "std-summary")  # those that show seeds, and what they share
 
 
 @dataclass(frozen=True)
@@ -359,10 +360,12 @@ class Work:
                 run.folder: f"Failed: {part.setup.name}, {name}, seed {run.seed}: {run.failed}." for name, run in compared.failed
             }
         print("\n== tables and figures", flush=True)
+        first = sorted((name for name in self.names if name in FIGURES), key=lambda name: name != "linear-curves")  # it evaluates
+        figures = {name: list(self._figures(name)) for name in first}
         document: dict[str, Any] = {
             "claims": [claim.plain() for claim in self._claims()],
             "tables": [self._table(name) for name in self.names if name.startswith("table-")],
-            "figures": [entry for name in self.names if name in FIGURES for entry in self._figures(name)],
+            "figures": [entry for name in self.names if name in FIGURES for entry in figures[name]],
             "comparisons": list(self._comparisons()),
         }
         earlier = self._earlier()
@@ -443,7 +446,8 @@ class Work:
 
     def _figures(self, name: str) -> Iterator[dict[str, Any]]:
         (need,) = ITEMS[name].needs
-        found = {setup.name: self._sources(setup, need.kind, need.methods, (0,)) for setup in self.sets}
+        seeds = range(self.seeds if name in SEVERAL else 1)
+        found = {setup.name: self._sources(setup, need.kind, need.methods, seeds) for setup in self.sets}
         found = {of: sources for of, sources in found.items() if sources}
         if not found:
             yield {"name": name, "sentence": ITEMS[name].sentence, "files": [], "why": self._why(name)}
@@ -529,12 +533,17 @@ class Work:
     # --------------------------------------------------------------------------------------------------------------------- the page
 
     def _earlier(self) -> dict[str, Any]:
-        """The document of the last call into this folder, if it was of this version and scale."""
+        """The document of the last call into this folder, if it was of this version, scale and images."""
         try:
             found: dict[str, Any] = json.loads((self.folder / "claims.json").read_text(encoding="utf-8"))
-            return found if (found["about"]["scale"], found["about"]["smi"]) == (self.scale.name, __version__) else {}
+            images = found["about"]["facts"]["Images"]
+            known = (self.scale.name, __version__, self._images() or images)
+            return found if (found["about"]["scale"], found["about"]["smi"], images) == known else {}
         except (OSError, ValueError, KeyError, TypeError):  # not there, or someone's own
             return {}
+
+    def _images(self) -> str:
+        return "; ".join(f"{setup.name} (recipe {setup.recipe}{_set(setup)})" for setup in self.sets)
 
     def _about(self, total: int, there: int, when: str, earlier: Mapping[str, Any]) -> dict[str, Any]:
         found = versions()
@@ -550,8 +559,7 @@ class Work:
             "facts": {
                 "Command": calls[-1],
                 **({"Before it": "; ".join(calls[:-1])} if calls[1:] else {}),
-                "Images": "; ".join(f"{setup.name} (recipe {setup.recipe}{_set(setup)})" for setup in self.sets)
-                or earlier.get("facts", {}).get("Images", "none"),
+                "Images": self._images() or earlier.get("facts", {}).get("Images", "none"),
                 "Where": f"{describe_device(self.device)}, {found['system']}",
                 "With": f"smi {__version__}, Python {found['python']}, torch {found['torch']}, timm {found['timm']}",
             },

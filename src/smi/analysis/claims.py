@@ -356,6 +356,10 @@ def _best_weight(data: str, sweep: Comparison) -> Finding:
     rows = sorted((row for row in sweep.rows if row.method == OURS and row.value is not None), key=lambda row: float(row.value))
     scored = {float(row.value): sweep.values(row, column) for row in rows} if column else {}
     scored = {value: scores for value, scores in scored.items() if scores}
+    shared = set.intersection(*(set(scores) for scores in scored.values())) if scored else set()
+    if len(scored) >= 3 and not shared:
+        return Finding(data, OPEN, "No seed was evaluated at every λ, so that they cannot be compared.")
+    scored = {value: {seed: scores[seed] for seed in sorted(shared)} for value, scores in scored.items()}  # the same seeds of each
     if len(scored) < 3:
         return Finding(data, OPEN, f"{len(scored)} values of λ were evaluated: a middle takes three or more.")
     means = {value: statistics.fmean(scores.values()) for value, scores in scored.items()}

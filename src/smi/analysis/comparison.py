@@ -283,8 +283,9 @@ def _row(folder: Path, row: Mapping[str, Any], protocols: Mapping[str, tuple[dic
         for score in run["results"]:
             scores.setdefault(score["stamp"], []).append(Score(score["score"], score["value"]))
         results = tuple(Result(protocols[key][0], "encoder", {}, tuple(some), protocols[key][1]) for key, some in scores.items())
-        inside = folder / "runs" / Path(*Path(run["folder"]).parts[-2:])
-        where = str(inside) if inside.is_dir() else run["folder"]
+        last = Path(*Path(run["folder"]).parts[-2:])
+        places = (folder / "runs" / last, folder.parent / "runs" / last)  # beside others that share its runs
+        where = str(next((place for place in places if place.is_dir()), run["folder"]))
         runs.append(Trained(**dict(run) | {"folder": where, "results": results}))
     return Row(row["method"], row["value"], row["name"], tuple(runs), row["loss_ms"])
 

@@ -114,7 +114,6 @@ def gallery_of_neighbours(row: str, part: Mapping[str, Any]) -> Gallery:
 def compared_figure(comparison: Comparison) -> Any:
     """As the comparison draws it; what every panel says is said once, beneath."""
     found, first = comparison_figure.figure(comparison), comparison.rows[0].name
-    found.for_each_annotation(lambda note: note.update(text=note.text.replace(f"difference to {first}, points", "difference, points")))
     if comparison.swept:
         last = f"x{2 * len(comparison.columns) - 1}", f"x{2 * len(comparison.columns)}"
         found.for_each_xaxis(

@@ -22,6 +22,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from smi import __version__
 from smi.analysis.eigenspectrum import cumulative_variance
 from smi.analysis.energy_maps import between_0_and_1, energies, some_images
 from smi.analysis.landscape import LEAST, Pairs, positive_pairs
@@ -102,7 +103,7 @@ def portrait(run: Run, asked: Asked, *, device: str | None = None, num_workers: 
 def _file(run: Run, asked: Asked) -> Path:
     with run.checkpoint.open("rb") as file:
         weights = hashlib.file_digest(file, "sha256").hexdigest()[:12]
-    what = hashlib.sha256(json.dumps(asdict(asked) | {"root": None}, sort_keys=True).encode()).hexdigest()[:8]
+    what = hashlib.sha256(json.dumps(asdict(asked) | {"root": None, "smi": __version__}, sort_keys=True).encode()).hexdigest()[:8]
     return run.folder / "figures" / f"portrait-{weights}-{what}.json"
 
 
@@ -151,6 +152,8 @@ class Painter:
             return make()
         except UserError as error:
             self.missing[name] = str(error)
+        except (ArithmeticError, LookupError, RuntimeError, ValueError) as error:  # of an encoder that diverged, or is very unusual
+            self.missing[name] = f"{name} could not be made ({type(error).__name__}: {error}); `smi doctor {self.run.folder}` may say why"
         return None
 
     def _keep(self, name: str, values: NDArray[Any]) -> None:
@@ -181,6 +184,8 @@ class Painter:
         """Of one image of each class, where there are any."""
         if len(h) < 3:
             raise UserError("neighbours take three images or more")
+        if not h.isfinite().all():
+            raise UserError("features are not finite, so no image is near another: training diverged")
         u = unit_rows(h)
         order = torch.randperm(len(h), generator=torch.Generator().manual_seed(self.asked.seed)).tolist()
         if labels := self.parts["labels"]:
@@ -219,7 +224,7 @@ class Painter:
         self._views(views, images[:: max(1, len(images) // VIEWED)][:VIEWED])
         if len(images) < LEAST:
             raise UserError(f"{len(images)} images are too few to sort pairs of: {LEAST} are needed")
-        pairs = positive_pairs(method, views, images, seed=self.asked.seed)
+        pairs = positive_pairs(method, views, images, seed=self.asked.seed, eps=float(config.method.get("eps", 1e-6)))
         self.parts["pairs"] = {"count": len(images), "data": sample.data, "shown": _sorted(pairs)}
 
     def _views(self, views: Views, images: Tensor) -> None:

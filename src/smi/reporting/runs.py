@@ -18,40 +18,48 @@ class Shown:
     name: str
     row: str
     run: Run
+    source: str  # where it was found: its own folder, or that of a comparison
     command: str = ""  # that made it, if it is known
     compared: bool = False
 
 
 def find(sources: Sequence[str | Path]) -> tuple[list[Shown], dict[str, Comparison]]:
+    """Runs by themselves first; one that several comparisons share is there once. Comparisons by their names."""
+    folders = [expand(source).resolve() for source in sources]
+    if twice := next((folder for i, folder in enumerate(folders) if folder in folders[:i]), None):
+        raise UserError(f"{twice} is given twice")
     comparisons: dict[str, Comparison] = {}
     alone: list[Run] = []
-    found: list[Shown] = []
-    for source in map(expand, sources):
+    compared: list[Shown] = []
+    for source, folder in zip(map(expand, sources), folders, strict=True):
         if not source.exists():
             raise UserError(f"there is no run or comparison {source}")
         if not (source / "comparison.json").is_file():
             alone.append(Run(source))
             continue
         comparison = Comparison.read(source)
-        comparisons[source.resolve().name] = comparison
-        here = list(_compared(comparison))
+        name = folder.name if folder.name not in comparisons else f"{folder.parent.name}/{folder.name}"
+        comparisons[name if name not in comparisons else str(folder)] = comparison
+        here = list(_compared(comparison, str(source)))
         if not here:
             raise UserError(f"{source} is a comparison without runs: they are looked for in {source / 'runs'}")
-        found += here
-    found = [Shown(name, name, run) for name, run in called(alone).items()] + found
-    folders = [one.run.folder.resolve() for one in found]
-    if twice := next((folder for i, folder in enumerate(folders) if folder in folders[:i]), None):
-        raise UserError(f"{twice} is given twice")
+        compared += here
+    found = [Shown(name, name, run, str(run.folder)) for name, run in called(alone).items()]
+    seen = {one.run.folder.resolve() for one in found}
+    for one in compared:
+        if one.run.folder.resolve() not in seen:
+            seen.add(one.run.folder.resolve())
+            found.append(one)
     return _apart(found), comparisons
 
 
-def _compared(comparison: Comparison) -> Iterator[Shown]:
+def _compared(comparison: Comparison, source: str) -> Iterator[Shown]:
     for row in comparison.rows:
         name = spelt(row.name)
         for trained in row.runs:
             if (Path(trained.folder) / "config.yaml").is_file():
                 seed = f", seed {trained.seed}" if len(row.runs) > 1 or len(comparison.seeds) > 1 else ""
-                yield Shown(f"{name}{seed}", name, Run(trained.folder), trained.command, True)
+                yield Shown(f"{name}{seed}", name, Run(trained.folder), source, trained.command, True)
 
 
 def spelt(name: str) -> str:
@@ -60,16 +68,19 @@ def spelt(name: str) -> str:
 
 
 def _apart(found: list[Shown]) -> list[Shown]:
-    """Those of one name say what else tells them apart: their data, or where they lie."""
-    names = [one.name for one in found]
-    if len(set(names)) == len(names):
-        return found
-    data = [data_of(one.run) for one in found]
-    more = data if len(set(zip(names, data, strict=True))) == len(names) else [str(one.run.folder) for one in found]
-    rows = data if more is data else [str(one.run.folder.parent if one.compared else one.run.folder) for one in found]
-    return [
-        replace(one, name=f"{one.name}, {words}", row=f"{one.row}, {others}") for one, words, others in zip(found, more, rows, strict=True)
-    ]
+    """Rows of one name from several places say what tells them apart: their data, or where they lie."""
+    places: dict[str, dict[str, str]] = {}
+    for one in found:
+        places.setdefault(one.row, {})[one.source] = data_of(one.run)
+
+    def told(one: Shown) -> Shown:
+        data = places[one.row]
+        if len(data) == 1:
+            return one
+        more = data[one.source] if len(set(data.values())) == len(data) else one.source
+        return replace(one, name=f"{one.name}, {more}", row=f"{one.row}, {more}")
+
+    return [told(one) for one in found]
 
 
 def looked(shown: Sequence[Shown]) -> list[Shown]:
