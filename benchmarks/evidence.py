@@ -9,6 +9,7 @@
     python benchmarks/evidence.py keep runs/cifar10 runs/imagenette     into results/comparison-RECIPE/, without this machine's paths
     python benchmarks/evidence.py show                                  the table of the README
     python benchmarks/evidence.py claims                                the paper's claims on these runs
+    python benchmarks/evidence.py draw                                  docs/comparison-*.png
 
 Knobs are those of the recipes: benchmarks/knobs.py chose them on training images that were kept apart, four values for each method. The
 test images are looked at once, after training: --log.probe_every 0 turns the looks on the way off.
@@ -16,12 +17,14 @@ test images are looked at once, after training: --log.probe_every 0 turns the lo
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from machine import RESULTS, command, footer, stamp
 from smi.analysis.claims import Evidence, claims
 from smi.analysis.comparison import Comparison, Estimate, Row
-from smi.results import read_all
+from smi.analysis.comparison_figure import figure
+from smi.results import Result, read_all
 
 NAMES = {"cifar10-small": "CIFAR-10", "imagenette-small": "Imagenette photographs"}
 SCORES = {"kNN": "kNN", "linear-cached": "linear", "1 label": "1 label", "10 labels": "10 labels"}
@@ -65,7 +68,7 @@ def show(recipe: str) -> str:
         gap = "" if row is methods[0] else _points(comparison.difference(row, columns["linear-cached"]))
         cells = [_cell(comparison.score(row, column)) for column in columns.values()]
         lines.append(f"| {_called(row)} | {' | '.join(cells)} | {gap} |")
-    for subject, scores in comparison.about["floors"].items():
+    for subject, scores in sorted(comparison.about["floors"].items(), reverse=True):
         lines.append(f"| {subject} | {' | '.join(f'{100 * scores[name]:.1f}' if name in scores else '' for name in columns)} | |")
     swept = sorted((row for row in comparison.rows if row.value is not None), key=lambda row: float(row.value))
     said = ", ".join(f"{row.value:g}: {_cell(comparison.score(row, columns['linear-cached']))}" for row in swept)
@@ -76,6 +79,20 @@ def show(recipe: str) -> str:
         f"{images['train']['images']:,} labelled images, {images['test']['images']:,} test images, {len(comparison.seeds)} seeds.",
     ]
     return "\n".join([*lines, "", footer(comparison.about)])
+
+
+def draw(recipe: str) -> Path:
+    """Nearest neighbours and the linear classifier: what the pages show."""
+    whole = Comparison.read(RESULTS / f"comparison-{recipe}")
+
+    def some(result: Result) -> Result:
+        return replace(result, scores=tuple(score for score in result.scores if score.name in ("kNN", "linear-cached")))
+
+    rows = [replace(row, runs=tuple(replace(r, results=tuple(map(some, r.results))) for r in row.runs)) for row in whole.rows]
+    drawn = figure(replace(whole, rows=tuple(rows)))
+    out = RESULTS.parent / "docs" / f"comparison-{recipe.removesuffix('-small')}.png"
+    out.write_bytes(drawn.to_image(format="png", scale=1.4))
+    return out
 
 
 def show_claims() -> str:
@@ -106,7 +123,7 @@ def _points(found: Estimate | None) -> str:
 
 def main() -> None:
     parser = command(__doc__)
-    parser.add_argument("what", choices=("keep", "show", "claims"))
+    parser.add_argument("what", choices=("keep", "show", "claims", "draw"))
     parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument("--commit", default="", help="of the code that made the runs (default: this one)")
     arguments = parser.parse_args()
@@ -114,6 +131,8 @@ def main() -> None:
         print(show_claims())
     elif arguments.what == "show":
         print("\n\n".join(show(recipe) for recipe in NAMES))
+    elif arguments.what == "draw":
+        print(*map(draw, NAMES), sep="\n")
     for folder in arguments.folders:
         print(keep(folder, arguments.commit))
 
