@@ -22,7 +22,7 @@ from pathlib import Path
 
 from machine import RESULTS, command, footer, stamp
 from smi.analysis.claims import Evidence, claims
-from smi.analysis.comparison import Comparison, Estimate, Row
+from smi.analysis.comparison import Comparison, Estimate, Row, Trained
 from smi.analysis.comparison_figure import figure
 from smi.results import Result, read_all
 
@@ -88,8 +88,11 @@ def draw(recipe: str) -> Path:
     def some(result: Result) -> Result:
         return replace(result, scores=tuple(score for score in result.scores if score.name in ("kNN", "linear-cached")))
 
-    rows = [replace(row, runs=tuple(replace(r, results=tuple(map(some, r.results))) for r in row.runs)) for row in whole.rows]
-    drawn = figure(replace(whole, rows=tuple(rows)))
+    def kept(run: Trained) -> Trained:
+        return replace(run, results=tuple(result for result in map(some, run.results) if result.scores))
+
+    rows = [replace(row, runs=tuple(map(kept, row.runs))) for row in whole.rows]
+    drawn = figure(replace(whole, rows=tuple(rows)), costs=False)  # runs beside other work are no measurement of time
     out = RESULTS.parent / "docs" / f"comparison-{recipe.removesuffix('-small')}.png"
     out.write_bytes(drawn.to_image(format="png", scale=1.4))
     return out

@@ -33,10 +33,10 @@ def write_figure(comparison: Comparison, path: Path) -> None:
     )
 
 
-def figure(comparison: Comparison, *, narrow: bool = False) -> Any:
+def figure(comparison: Comparison, *, narrow: bool = False, costs: bool = True) -> Any:
     """Left each score, right its difference to the first row; last what a step takes. Methods differ by symbol and dash too.
 
-    narrow: one beneath the other.
+    narrow: one beneath the other. costs: with time and memory.
     """
     from plotly.subplots import make_subplots  # type: ignore[import-untyped,unused-ignore]
 
@@ -45,7 +45,7 @@ def figure(comparison: Comparison, *, narrow: bool = False) -> Any:
     for column in comparison.columns:
         cells.append(("score", column))
         cells += [("difference", column)] if several else []
-    cells += [("time", None), ("memory", None)]
+    cells += [("time", None), ("memory", None)] if costs else []
     across = 1 if narrow or not several else 2
     rows = -(-len(cells) // across)
     names = [_label(row) for row in comparison.rows]
