@@ -12,9 +12,9 @@ import yaml
 import smi
 from smi.errors import UserError
 from smi.evaluation import evaluate
-from smi.reporting import portrait as painting
 from smi.reporting import report
 from smi.reporting.document import Gathered
+from smi.reporting.portrait import Painter, Portrait
 from smi.reporting.runs import find
 
 SETTINGS = {
@@ -107,18 +107,18 @@ def test_a_report_of_two_runs_has_every_part(runs, tmp_path, capsys):
 
 
 def test_what_took_long_is_kept_until_it_is_damaged_or_of_other_weights(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr(painting.Painter, "paint", lambda self: painting.Portrait({}, {"images": f"{self.run.folder.name} anew"}))
+    monkeypatch.setattr(Painter, "paint", lambda self: Portrait({}, {"images": f"{self.run.folder.name} painted again"}))
     kept = list((runs[0] / "figures").glob("portrait-*.json"))
     assert len(kept) == 1
     page = report(runs, tmp_path / "a.html").read_text()
-    assert "anew" not in page
+    assert "painted again" not in page
     assert len(data_of(page)["clouds"]) == 2
     kept[0].write_text("{")  # cut short
     with (runs[1] / "checkpoints" / "last.pt").open("ab") as file:
         file.write(b"0")
     page = report(runs, tmp_path / "b.html").read_text()
-    assert "SMI anew." in page
-    assert "BarlowTwins anew." in page
+    assert "SMI painted again." in page
+    assert "BarlowTwins painted again." in page
 
 
 def test_a_comparison_begins_with_its_tables_and_looks_into_one_seed_of_each_row(compared):
@@ -197,7 +197,7 @@ def test_the_command_refuses_before_it_computes(tmp_path):
 
 def test_one_run_alone_needs_no_choosing(runs):
     shown, _ = find(runs[:1])
-    assert Gathered(shown, {}, {"SMI": painting.Portrait({}, {"encoder": "none"})}).document().title == "SMI on digits"
+    assert Gathered(shown, {}, {"SMI": Portrait({}, {"encoder": "none"})}).document().title == "SMI on digits"
 
 
 def test_a_report_in_a_browser(compared, page):

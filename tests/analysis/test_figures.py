@@ -524,3 +524,12 @@ def test_a_run_that_logged_nothing(pair, tmp_path):
     (pair[0].folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     with pytest.raises(UserError, match="no gradient norm of every step"):
         drawn("gradient-norm", pair)
+
+
+def test_names_in_figures_are_letters(tmp_path):
+    """Plotly reads links in its texts."""
+    run = write_run(tmp_path / "a", data="<a href='javascript:hurt()'>x")
+    page = write_figure("feature-std", [run.folder], tmp_path / "a.html").read_text()
+    assert "\\u003ca href" not in page.split("Plotly.newPlot")[-1]
+    assert "<a href='javascript" not in page
+    assert "\\u0026lt;a href" in page or "&lt;a href" in page

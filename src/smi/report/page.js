@@ -92,7 +92,9 @@
       }
     }
     if (narrow) {
+      const listed = spec.data.filter((trace) => trace.name && trace.showlegend !== false).length; // at most two beside each other
       if (!stack(layout)) layout.height = Math.min(layout.height, Math.max(320, width * 0.82));
+      if (layout.showlegend !== false && listed > 2) layout.height += 15 * listed - 20;
       layout.margin = { ...layout.margin, l: 56, r: 14 };
       for (const key of [...axes(layout, "x"), ...axes(layout, "y")]) {
         const axis = layout[key];
