@@ -31,7 +31,8 @@ dl.facts dt { color: var(--soft); } dl.facts dd { margin: 0; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .9rem; margin: .6rem 0; }
 th, td { border-bottom: 1px solid var(--line); padding: .3rem .7rem .3rem 0; text-align: left; vertical-align: top; overflow-wrap: normal; }
-.numbers td:not(:first-child), .numbers th:not(:first-child) { text-align: right; white-space: nowrap; }
+.numbers td, .numbers th { white-space: nowrap; }
+.numbers td:not(:first-child), .numbers th:not(:first-child) { text-align: right; }
 .summary { width: 100%; } .summary td { overflow-wrap: anywhere; }
 article { border: 1px solid var(--line); border-radius: .5rem; padding: 1rem; margin: 1rem 0; }
 .finding { border-left: 4px solid var(--open); padding: .1rem 0 .1rem .8rem; margin: .8rem 0; }
