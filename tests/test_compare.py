@@ -58,7 +58,7 @@ def _one_thread_and_our_modules(monkeypatch):
     torch.set_num_threads(threads)
 
 
-def in_this_process(words) -> int:
+def in_this_process(words, processes=1) -> int:
     """What `call` does in another, which takes seconds to start: only where processes matter they are used."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["smi", *words])
@@ -276,10 +276,10 @@ def test_a_run_that_cannot_be_evaluated_does_not_stop_the_others(interrupted, mo
 def test_a_run_stops_when_the_comparison_is_killed(tmp_path):
     """Else it would train on, unseen, in the way of the next try."""
     (tmp_path / "smi.py").write_text("import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(60)")
-    parent = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]]).wait()"
+    parent = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1], 'smi']).wait()"
     process = subprocess.Popen([sys.executable, "-c", parent, START], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)})
     try:
-        while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text():
+        while process.poll() is None and not ((tmp_path / "pid").is_file() and (tmp_path / "pid").read_text()):
             time.sleep(0.02)
     finally:
         process.kill()

@@ -130,7 +130,7 @@ def test_a_comparison_begins_with_its_tables_and_looks_into_one_seed_of_each_row
     assert "one run is looked into here: seed 0" in page
     assert "smi pretrain digits --seed=1" in page
     data = data_of(page)
-    loss = next(plot for plot in data["plots"] if "loss ÷" in plot["layout"].get("yaxis", {}).get("title", {}).get("text", ""))
+    loss = next(plot for plot in data["plots"] if "loss, between" in plot["layout"].get("yaxis", {}).get("title", {}).get("text", ""))
     assert [trace["name"] for trace in loss["data"]] == ["SMI", "SMI", "Barlow Twins", "Barlow Twins"]
     assert [trace["showlegend"] for trace in loss["data"]] == [True, False, True, False]
     assert loss["data"][0]["line"]["color"] == loss["data"][1]["line"]["color"] != loss["data"][2]["line"]["color"]
