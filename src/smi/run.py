@@ -10,8 +10,10 @@ eval/, export/        what `smi evaluate` found, what `smi export` wrote
 """
 
 import contextlib
+import copy
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +37,7 @@ class Run:
     def config(self) -> dict[str, Any]:
         path = self.folder / "config.yaml"
         try:
-            found = yaml.safe_load(path.read_text(encoding="utf-8"))
+            found = copy.deepcopy(_parsed(path.read_text(encoding="utf-8")))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise UserError(f"{path} is damaged: {' '.join(str(error).split())[:200]}") from error
         if not isinstance(found, dict):
@@ -114,6 +116,12 @@ class Run:
         return (
             f"Run({str(self.folder)!r}: {self.config['method']['name']}, {steps:,} steps{'' if self.finished else ', unfinished'}{probe})"
         )
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> Any:
+    """Figures of many runs ask hundreds of times what is in a configuration, and parsing takes milliseconds."""
+    return yaml.safe_load(text)
 
 
 def move_aside(folder: Path) -> Path:
