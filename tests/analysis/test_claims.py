@@ -95,7 +95,15 @@ def test_measures_against_plain_numbers(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("gains", "expected"), [((0.02, 0.03, 0.025), HOLDS), ((-0.02, -0.03, -0.025), FAILS), ((0.02, -0.03, 0.01), OPEN), ((0, 0, 0), OPEN)]
+    ("gains", "expected"),
+    [
+        ((0.02, 0.03, 0.025), HOLDS),
+        ((-0.02, -0.03, -0.025), FAILS),
+        ((0.02, -0.03, 0.01), OPEN),
+        ((0, 0, 0), OPEN),
+        ((0.004, 0.004, 0.004), OPEN),  # no interval is narrower than one image of 200 either way
+        ((0.01, 0.01, 0.01), HOLDS),
+    ],
 )
 def test_accuracy(gains, expected, tmp_path):
     found = claims([Evidence("digits", pair(tmp_path, LESS, gains=gains))])
@@ -103,6 +111,7 @@ def test_accuracy(gains, expected, tmp_path):
     (finding,) = only(found, "accuracy").findings
     assert f"{100 * np.mean(gains):+.1f} points" in finding.sentence
     assert "One of 200 test images is 0.5 points" in finding.sentence
+    assert ("widened" in finding.sentence) == (len(set(gains)) == 1)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +130,7 @@ def test_the_best_weight_is_in_the_middle(accuracies, expected, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("losses", "expected"), [((-0.004, -0.005, -0.006), HOLDS), ((-0.03, -0.031, -0.029), FAILS), ((-0.05, 0.04, 0.0), OPEN)]
+    ("losses", "expected"), [((-0.002, -0.003, -0.004), HOLDS), ((-0.03, -0.031, -0.029), FAILS), ((-0.05, 0.04, 0.0), OPEN)]
 )
 def test_two_processes_may_lose_a_point(losses, expected, tmp_path):
     one = pair(tmp_path / "one", LESS)

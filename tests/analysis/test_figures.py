@@ -362,8 +362,21 @@ def test_energy_is_the_norm_over_channels(trained):
     plain = features.square().sum(dim=1, keepdim=True).sqrt()
     expected = torch.nn.functional.interpolate(plain, (8, 8), mode="bilinear")[:, 0]
     torch.testing.assert_close(energy, expected)
+
+
+def test_of_small_images_an_earlier_map_is_shown(trained):
+    encoder = load(trained[0])
+    images = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
     encoder.image_size = 8
-    with pytest.raises(UserError, match="one place for images of 8 pixels"):
+    x = encoder.transform(images)
+    assert encoder.map(x).shape[2:] == (1, 1)
+    energy, places = energies(encoder, images)
+    assert places == (4, 4)
+    before = [m for m in encoder.network.forward_intermediates(x, intermediates_only=True) if m.shape[-1] == 4][-1].detach()
+    plain = before.square().sum(dim=1, keepdim=True).sqrt()
+    torch.testing.assert_close(energy, torch.nn.functional.interpolate(plain, (8, 8), mode="bilinear")[:, 0])
+    encoder.image_size = 2
+    with pytest.raises(UserError, match="one place for images of 2 pixels, and none before it has 4 × 4"):
         energies(encoder, images)
 
 

@@ -365,7 +365,8 @@ def _best_weight(data: str, sweep: Comparison) -> Finding:
     means = {value: statistics.fmean(scores.values()) for value, scores in scored.items()}
     low, *inner, high = scored
     best = max(inner, key=lambda value: means[value])
-    gaps = {end: _gap(scored[best], scored[end]) for end in (low, high)}
+    images = _images(sweep, column) if column else 0
+    gaps = {end: _gap(scored[best], scored[end], images) for end in (low, high)}
     verdicts = [judge(gap, side=+1) for gap in gaps.values()]
     top = max(means, key=lambda value: means[value])
     if all(verdict == HOLDS for verdict in verdicts):
@@ -389,8 +390,19 @@ def _best_weight(data: str, sweep: Comparison) -> Finding:
     return Finding(data, verdict, sentence, ("λ", "top-1, linear", f"points to λ = {best:g}"), lines, numbers)
 
 
-def _gap(ours: Mapping[int, float], other: Mapping[int, float]) -> Estimate | None:
-    return Estimate.of({seed: ours[seed] - other[seed] for seed in ours if seed in other})
+def _gap(ours: Mapping[int, float], other: Mapping[int, float], images: int = 0) -> Estimate | None:
+    """images: of the test. Few give few possible differences, which may be the same for every seed: one of them either way is in doubt."""
+    gap = Estimate.of({seed: ours[seed] - other[seed] for seed in ours if seed in other})
+    if gap is None or gap.low is None or not images:
+        return gap
+    half = max(gap.half, 1 / images)
+    return replace(gap, low=gap.mean - half, high=gap.mean + half)
+
+
+def _images(comparison: Comparison, column: Column) -> int:
+    """How many a score was measured on, where that is known."""
+    found = comparison.protocols[column[0]].protocol.get("test", {}).get("images")
+    return found if isinstance(found, int) else 0
 
 
 def _minus(ours: Mapping[int, float], other: Mapping[int, float]) -> str:
@@ -424,7 +436,8 @@ def _scored(data: str, one: tuple[Comparison, Row, str], other: tuple[Comparison
     if column is None:
         return Finding(data, OPEN, "No linear classifier was evaluated.")
     shared = [column, *(c for c in ours.columns if c != column and c in theirs.columns)]
-    gap = _gap(ours.values(mine, column), theirs.values(its, column))
+    images = _images(ours, column)
+    gap = _gap(ours.values(mine, column), theirs.values(its, column), images)
     verdict = judge(gap, side=+1, margin=margin)
     both = [(c[1], theirs.values(its, c), ours.values(mine, c)) for c in shared]
     lines = tuple(
@@ -437,9 +450,9 @@ def _scored(data: str, one: tuple[Comparison, Row, str], other: tuple[Comparison
         scores = f"{name} {_score(ours.values(mine, column))}, {rival} {_score(theirs.values(its, column))}"
         undecided = why_open(gap, f"{-100 * margin:+.0f} point" if margin else "zero")
         sentence = f"{scores}: {_points(gap)}, {_plural(gap.seeds)}" + (f"; {undecided}." if verdict == OPEN else ".")
-    test = ours.protocols[column[0]].protocol.get("test", {}).get("images")
-    if test:
-        sentence += f" One of {test:,} test images is {100 / test:.2g} points."
+    if images:
+        widened = gap is not None and gap.low is not None and math.isclose(gap.half, 1 / images)
+        sentence += f" One of {images:,} test images is {100 / images:.2g} points{', which the interval was widened by' * widened}."
     return Finding(data, verdict, sentence, ("", rival, name, "points"), lines, {"difference": _numbers(gap), "score": column[1]})
 
 

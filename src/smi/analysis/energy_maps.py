@@ -1,4 +1,7 @@
-"""Where encoders look: the length of the features at each place of the last feature map, laid over the image. C channels, H x W places."""
+"""Where encoders look: the length of the features at each place of the last feature map, laid over the image. C channels, H x W places.
+
+Of images so small that the last map has one place, the last one that has PLACES a side.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,6 +20,7 @@ from smi.pretrained import Pretrained
 
 ROWS = 4
 SIDE = 170  # pixels of a panel
+PLACES = 4
 
 
 def energy_maps(
@@ -89,8 +93,8 @@ def energy_maps(
     size = f", from {' or '.join(sizes)} places" if sizes else ""
     finish(
         figure,
-        f"{of[0].upper()}{of[1:]} and, over them, the ℓ2 norm over channels of each encoder's last feature map, enlarged to the image "
-        f"(bilinear{size}) and scaled from its least to its most: maps show where, not how much.",
+        f"{of[0].upper()}{of[1:]} and, over them, the ℓ2 norm over channels of each encoder's last feature map of several places, enlarged "
+        f"to the image (bilinear{size}) and scaled from its least to its most: maps show where, not how much.",
         width=130 + columns * SIDE,
         height=70 + rows * SIDE,
         axes=False,
@@ -110,14 +114,25 @@ def energies(encoder: Pretrained, images: Tensor) -> tuple[Tensor, tuple[int, in
     """uint8 [n, 3, S, S] to float [n, S, S]: the norm over channels of the feature map, at the image's size; and H, W of the map."""
     device = next(encoder.parameters()).device
     with evaluation_mode(encoder):
-        features = encoder.map(normalise(images.to(device), encoder.mean, encoder.std, encoder.image_size))  # [n, C, H, W]
-    if features.shape[2:].numel() == 1:
-        raise UserError(
-            f"the last feature map of {encoder.source} has one place for images of {encoder.image_size} pixels, so it cannot show where it "
-            "looks: give runs with larger images"
-        )
+        features = _last_map(encoder, normalise(images.to(device), encoder.mean, encoder.std, encoder.image_size))
     energy = torch.linalg.vector_norm(features.float(), dim=1, keepdim=True)
     return interpolate(energy, images.shape[-2:], mode="bilinear")[:, 0].cpu(), (features.shape[2], features.shape[3])
+
+
+def _last_map(encoder: Pretrained, x: Tensor) -> Tensor:
+    """[n, C, H, W], H x W more than one."""
+    last = encoder.map(x)
+    if last.shape[2:].numel() > 1:
+        return last
+    intermediates = getattr(encoder.network, "forward_intermediates", None)  # as timm's networks have it
+    maps: list[Tensor] = intermediates(x, intermediates_only=True) if intermediates else []
+    for features in reversed(maps):
+        if min(features.shape[2:]) >= PLACES:
+            return features
+    raise UserError(
+        f"the last feature map of {encoder.source} has one place for images of {encoder.image_size} pixels, and none before it has "
+        f"{PLACES} × {PLACES}, so it cannot show where it looks: give runs with larger images"
+    )
 
 
 def some_images(sample: Sample, resolution: int, count: int = ROWS) -> tuple[Tensor, list[str]]:
