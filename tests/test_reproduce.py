@@ -118,6 +118,25 @@ def test_the_page_opens_in_a_browser(reproduced, page):
     links = page.eval_on_selector_all("a", "found => found.map(a => a.getAttribute('href'))")
     assert all((out / link).is_file() for link in links if not link.startswith("#"))
     assert all(page.locator(f"[id='{link[1:]}']").count() == 1 for link in links if link.startswith("#"))
+    written = json.loads((out / "claims.json").read_text())["tables"]
+    shown = page.locator(".groups").all()
+    assert len(shown) == len(written) == 2
+    for table, entry in zip(shown, written, strict=True):
+        assert table.locator("td").all_text_contents() == [cell for row in entry["rows"] for cells in row for cell in cells]
+        assert [table.locator(f"td.{kind}").count() > 0 for kind in ("paper", "here")] == [True, True]
+
+
+def test_figures_are_shown_where_they_are_drawn(page, tmp_path):
+    files = ["a figure.html", "a figure.svg"]
+    (tmp_path / files[1]).write_text('<svg xmlns="http://www.w3.org/2000/svg" width="70" height="50"><circle r="9"/></svg>')
+    figure = {"name": "a", "sentence": "a figure", "files": files, "why": ""}
+    about = {"title": "t", "introduction": "", "facts": {}}
+    path = tmp_path / "index.html"
+    path.write_text(write_page({"about": about, "claims": [], "tables": [], "figures": [figure], "comparisons": []}), encoding="utf-8")
+    page.goto(path.as_uri())
+    picture = page.locator(".picture img")
+    page.wait_for_function("picture => picture.complete && picture.naturalWidth === 70", arg=picture.element_handle())
+    assert page.locator(".picture").get_attribute("href") == "a%20figure.html"
 
 
 def test_whatever_is_in_the_document_is_text(page, tmp_path):
@@ -126,7 +145,10 @@ def test_whatever_is_in_the_document_is_text(page, tmp_path):
     document = {
         "about": {"title": bad, "introduction": bad, "facts": {bad: bad}, "notes": [bad]},
         "claims": [{"name": bad, "title": bad, "paper": bad, "measure": bad, "findings": [finding], "notes": [bad]}],
-        "tables": [{"name": bad, "title": bad, "file": bad, "text": bad, "why": ""}, {"name": "t", "title": bad, "file": "", "why": bad}],
+        "tables": [
+            {"name": bad, "title": bad, "file": bad, "groups": [[bad, [bad]]], "rows": [[[bad]]], "notes": [bad], "why": ""},
+            {"name": "t", "title": bad, "file": "", "why": bad},
+        ],
         "figures": [{"name": bad, "sentence": bad, "files": [bad], "why": ""}, {"name": bad, "sentence": bad, "files": [], "why": bad}],
         "comparisons": [{"name": bad, "title": bad, "files": [bad], "why": ""}],
     }

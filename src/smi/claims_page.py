@@ -24,7 +24,7 @@ h2 { font-size: 1.25rem; margin: 2.5rem 0 .75rem; border-bottom: 1px solid var(-
 h3 { font-size: 1.05rem; margin: 0 0 .5rem; }
 p { margin: .4rem 0; }
 a { color: var(--link); }
-a:focus-visible, summary:focus-visible, [tabindex]:focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
+a:focus-visible, [tabindex]:focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
 .skip { position: absolute; left: -999rem; } .skip:focus { position: static; }
 dl.facts { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: 1rem 0; font-size: .92rem; }
 dl.facts dt { color: var(--soft); } dl.facts dd { margin: 0; }
@@ -41,15 +41,20 @@ article { border: 1px solid var(--line); border-radius: .5rem; padding: 1rem; ma
 .verdict.yes { color: var(--yes); } .verdict.no { color: var(--no); }
 .label { color: var(--soft); } .where { font-weight: 650; }
 .note, small { color: var(--soft); font-size: .9rem; }
-pre { overflow-x: auto; background: var(--shade); padding: .8rem; font-size: .8rem; line-height: 1.35; overflow-wrap: normal; }
-summary { cursor: pointer; } li { margin: .25rem 0; }
+.groups { font-size: .8rem; line-height: 1.3; } .groups th, .groups td { padding: .25rem .5rem; }
+.groups .paper { background: var(--shade); } .groups td.here { font-weight: 650; } .groups .first { border-left: 2px solid var(--soft); }
+.groups tr > :first-child { border-left: 0; padding-left: 0; } .groups thead tr:first-child th { text-align: center; border-bottom: 0; }
+li { margin: .25rem 0; } .pictures { list-style: none; padding: 0; } .pictures li { margin: 0 0 2rem; }
+.picture { display: block; margin-top: .5rem; background: #fff; border: 1px solid var(--line); }
+.picture img { display: block; width: 100%; }
 code { background: var(--shade); padding: .1rem .25rem; }
 @media (max-width: 36rem) { dl.facts { grid-template-columns: 1fr; } dl.facts dd { margin-bottom: .4rem; }
   .summary, .summary tbody, .summary tr, .summary td { display: block; } .summary thead { position: absolute; left: -999rem; }
   .summary td { border: 0; padding: 0; } .summary tr { border-bottom: 1px solid var(--line); padding: .4rem 0; } }
 @media print { :root { --ink: #000; --paper: #fff; --soft: #444; --line: #bbb; --shade: #fff; --yes: #000; --no: #000; --open: #000;
   --link: #000; } body { max-width: none; padding: 0; font-size: 10.5pt; } article, tr { break-inside: avoid; }
-  pre { white-space: pre-wrap; } }
+  .pictures li { break-inside: avoid; } .scroll { overflow: visible; } .groups { font-size: 6.5pt; }
+  .groups th, .groups td { padding: .15rem .2rem; white-space: normal; } }
 """
 
 
@@ -67,7 +72,7 @@ def page(document: Mapping[str, Any]) -> str:
     if document["tables"]:
         parts += ['<h2 id="tables">Tables</h2>', *map(_table, document["tables"])]
     if document["figures"]:
-        parts += ['<h2 id="figures">Figures</h2>', _list(map(_figure, document["figures"]))]
+        parts += ['<h2 id="figures">Figures</h2>', _list(map(_figure, document["figures"]), "pictures")]
     if document["comparisons"]:
         parts += ['<h2 id="comparisons">Comparisons and runs</h2>', _list(map(_comparison, document["comparisons"]))]
     body = "\n".join(parts)
@@ -128,8 +133,24 @@ def _numbers(headers: Sequence[str], rows: Sequence[Sequence[str]], label: str) 
 def _table(table: Mapping[str, Any]) -> str:
     if table["why"]:
         return f"<p>{escape(table['title'])}: not made. {escape(table['why'])}</p>"
-    text = f'<pre tabindex="0">{escape(table["text"])}</pre>'
-    return f"<details open><summary>{escape(table['title'])} ({_link(table['file'], 'Markdown')})</summary>{text}</details>"
+    parts = [f'<h3 id="{escape(table["name"])}">{escape(table["title"])} <small>({_link(table["file"], "Markdown")})</small></h3>']
+    parts.append(_groups(table["groups"], table["rows"], table["title"]))
+    return "\n".join([*parts, *(f'<p class="note">{escape(note)}</p>' for note in table["notes"])])
+
+
+def _groups(groups: Sequence[tuple[str, Sequence[str]]], rows: Sequence[Sequence[Sequence[str]]], label: str) -> str:
+    """The paper's columns and ours, told apart by a shade, a rule and bold type."""
+    kinds = ["here" if title.startswith("here") else "paper" if title else "" for title, _ in groups]
+
+    def cell(tag: str, number: int, first: bool, text: str, more: str = "") -> str:
+        return f'<{tag} class="{kinds[number]}{" first" * first}"{more}>{escape(text)}</{tag}>'
+
+    titles = (cell("th", i, True, title, f' colspan="{len(columns)}" scope="colgroup"') for i, (title, columns) in enumerate(groups))
+    heads = (cell("th", i, j == 0, text, ' scope="col"') for i, (_, columns) in enumerate(groups) for j, text in enumerate(columns))
+    body = ("".join(cell("td", i, j == 0, text) for i, cells in enumerate(row) for j, text in enumerate(cells)) for row in rows)
+    head = f"<thead><tr>{''.join(titles)}</tr><tr>{''.join(heads)}</tr></thead>"
+    table = f'<table class="numbers groups">{head}<tbody>{"".join(f"<tr>{line}</tr>" for line in body)}</tbody></table>'
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">{table}</div>'
 
 
 def _figure(figure: Mapping[str, Any]) -> str:
@@ -137,7 +158,11 @@ def _figure(figure: Mapping[str, Any]) -> str:
     if figure["why"]:
         return f"{name}. Not made: {escape(figure['why'])}"
     links = ", ".join(_link(file, file.rsplit(".", 1)[-1]) for file in figure["files"])
-    return f"{name} ({links})"
+    drawn = next((file for file in figure["files"] if file.endswith(".svg")), "")
+    if not drawn:
+        return f"{name} ({links})"
+    picture = f'<img src="{escape(quote(drawn))}" alt="{escape(figure["sentence"])}" loading="lazy">'
+    return f'{name} ({links})<a class="picture" href="{escape(quote(figure["files"][0]))}">{picture}</a>'
 
 
 def _comparison(comparison: Mapping[str, Any]) -> str:
@@ -149,5 +174,5 @@ def _link(file: str, text: str) -> str:
     return f'<a href="{escape(quote(file))}">{escape(text)}</a>'
 
 
-def _list(items: Iterable[str]) -> str:
-    return "<ul>" + "\n".join(f"<li>{item}</li>" for item in items) + "</ul>"
+def _list(items: Iterable[str], kind: str = "") -> str:
+    return f'<ul class="{kind}">' + "\n".join(f"<li>{item}</li>" for item in items) + "</ul>"

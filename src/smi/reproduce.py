@@ -432,7 +432,7 @@ class Work:
         kinds = {1: (METHODS, SEEDS), 2: (), 3: (SEEDS,)}[number]
         sets = [setup for setup in self.sets if not kinds or (setup.name, kinds[0]) in self.made]
         sources = [folder for setup in sets for kind in kinds for folder in self._sources(setup, kind, tuple(HOMES), every)]
-        entry = {"name": name, "title": f"Table {number}", "file": "", "text": "", "why": ""}
+        entry: dict[str, Any] = {"name": name, "title": f"Table {number}", "file": "", "groups": [], "rows": [], "notes": [], "why": ""}
         if kinds and not sources:
             return entry | {"why": self._why(name)}
         try:
@@ -442,7 +442,8 @@ class Work:
         file = f"tables/{name}.md"
         write_text(self.folder / file, f"{table.title}\n\n{table.markdown()}\n")
         print(f"{self.folder / file}: {table.title}", flush=True)
-        return entry | {"title": table.title, "file": file, "text": table.text()}
+        groups = [(group.title, group.columns) for group in table.groups]
+        return entry | {"title": table.title, "file": file, "groups": groups, "rows": table.rows, "notes": table.notes}
 
     def _figures(self, name: str) -> Iterator[dict[str, Any]]:
         (need,) = ITEMS[name].needs
