@@ -1,6 +1,6 @@
 """Renew what the pages quote from commands: python docs/generate.py [--check]
 
-A page quotes a command between `<!-- output of: COMMAND -->` and `<!-- end -->`: Markdown tables as they are, all else as code.
+A page quotes a command between `<!-- output of: COMMAND -->` and `<!-- end -->`: Markdown with tables as it is, all else as code.
 """
 
 import re
@@ -31,7 +31,7 @@ def quoted(command: str) -> str:
     program, *arguments = shlex.split(command)
     start = {"smi": [sys.executable, "-m", "smi"], "python": [sys.executable]}[program]
     output = subprocess.run([*start, *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.rstrip()
-    return f"{output}\n" if output.startswith("|") else f"```\n{output}\n```\n"
+    return f"{output}\n" if "|---" in output else f"```\n{output}\n```\n"
 
 
 if __name__ == "__main__":

@@ -17,11 +17,11 @@ CSS = """
 @media (prefers-color-scheme: dark) { :root { --ink: #e8e8e6; --soft: #a9a9a6; --paper: #161616; --line: #3a3a3a; --shade: #202020;
   --link: #8ec5ff; --yes: #6fd3a0; --no: #ff9b82; --open: #b5b5b2; } }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 60rem; padding: 1.5rem 1rem 4rem; background: var(--paper); color: var(--ink);
+body { margin: 0 auto; max-width: 66rem; padding: 1.5rem 1rem 4rem; background: var(--paper); color: var(--ink);
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; overflow-wrap: anywhere; }
 h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .5rem; }
 h2 { font-size: 1.25rem; margin: 2.5rem 0 .75rem; border-bottom: 1px solid var(--line); padding-bottom: .25rem; }
-h3 { font-size: 1.05rem; margin: 0 0 .5rem; }
+h3 { font-size: 1.05rem; margin: 0 0 .5rem; } p + h3 { margin-top: 2rem; }
 p { margin: .4rem 0; }
 a { color: var(--link); }
 a:focus-visible, [tabindex]:focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
@@ -41,7 +41,8 @@ article { border: 1px solid var(--line); border-radius: .5rem; padding: 1rem; ma
 .verdict.yes { color: var(--yes); } .verdict.no { color: var(--no); }
 .label { color: var(--soft); } .where { font-weight: 650; }
 .note, small { color: var(--soft); font-size: .9rem; }
-.groups { font-size: .8rem; line-height: 1.3; } .groups th, .groups td { padding: .25rem .5rem; }
+.groups { font-size: .8rem; line-height: 1.3; } .groups th, .groups td { padding: .25rem .4rem; }
+.groups thead tr:last-child th { white-space: normal; vertical-align: bottom; }
 .groups .paper { background: var(--shade); } .groups td.here { font-weight: 650; } .groups .first { border-left: 2px solid var(--soft); }
 .groups tr > :first-child { border-left: 0; padding-left: 0; } .groups thead tr:first-child th { text-align: center; border-bottom: 0; }
 li { margin: .25rem 0; } .pictures { list-style: none; padding: 0; } .pictures li { margin: 0 0 2rem; }
@@ -54,7 +55,7 @@ code { background: var(--shade); padding: .1rem .25rem; }
 @media print { :root { --ink: #000; --paper: #fff; --soft: #444; --line: #bbb; --shade: #fff; --yes: #000; --no: #000; --open: #000;
   --link: #000; } body { max-width: none; padding: 0; font-size: 10.5pt; } article, tr { break-inside: avoid; }
   .pictures li { break-inside: avoid; } .scroll { overflow: visible; } .groups { font-size: 6.5pt; }
-  .groups th, .groups td { padding: .15rem .2rem; white-space: normal; } }
+  .groups th, .groups td { padding: .15rem .2rem; } .numbers th, .numbers td { white-space: normal; } }
 """
 
 
