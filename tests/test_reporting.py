@@ -131,10 +131,10 @@ def test_a_comparison_begins_with_its_tables_and_looks_into_one_seed_of_each_row
     assert "smi pretrain digits --seed=1" in page
     data = data_of(page)
     loss = next(plot for plot in data["plots"] if "loss, between" in plot["layout"].get("yaxis", {}).get("title", {}).get("text", ""))
-    assert [trace["name"] for trace in loss["data"]] == ["SMI", "SMI", "Barlow Twins", "Barlow Twins"]
-    assert [trace["showlegend"] for trace in loss["data"]] == [True, False, True, False]
-    assert loss["data"][0]["line"]["color"] == loss["data"][1]["line"]["color"] != loss["data"][2]["line"]["color"]
-    assert "SMI, seed 1" in loss["data"][1]["hovertemplate"]
+    ours, rival = (["SMI, seed 0", "SMI, seed 1", "SMI"], ["Barlow Twins, seed 0", "Barlow Twins, seed 1", "Barlow Twins"])
+    assert [trace["name"] for trace in loss["data"]] == [*ours, *rival]
+    assert [trace["showlegend"] for trace in loss["data"]] == [False, False, True] * 2
+    assert loss["data"][0]["line"]["color"] == loss["data"][2]["line"]["color"] != loss["data"][3]["line"]["color"]
     assert len(data["clouds"]) == 2
 
 

@@ -16,6 +16,7 @@ from smi.errors import UserError
 from smi.tables import align
 
 FOLDER = "eval"
+ORDER = ("knn", "linear-cached", "linear", "fewshot", "finetune")
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,9 @@ def read(path: Path) -> Result:
 
 
 def read_all(folder: Path) -> list[Result]:
-    return [read(path) for path in sorted((folder / FOLDER).glob("*.json"))]
+    """Those that look at all labels first, then those at few, then fine-tuning."""
+    found = [read(path) for path in sorted((folder / FOLDER).glob("*.json"))]
+    return sorted(found, key=lambda result: ORDER.index(name) if (name := result.protocol["name"]) in ORDER else len(ORDER))
 
 
 @dataclass(frozen=True)

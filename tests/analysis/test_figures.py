@@ -16,6 +16,7 @@ import smi
 from smi import figures
 from smi.analysis import landscape as land
 from smi.analysis.comparison import Comparison, Row, Trained
+from smi.analysis.curves import loss
 from smi.analysis.eigenspectrum import cumulative_variance, of_shares
 from smi.analysis.energy_maps import energies
 from smi.analysis.gradient_norm import rolling_mean
@@ -147,6 +148,33 @@ def test_seeds_are_thin_lines_and_their_mean_with_one_legend_entry(seeds, name):
     assert all(t.line.width < listed[0].line.width for t in thin)
     np.testing.assert_allclose(listed[0].y, np.mean([t.y for t in thin], axis=0))
     assert "(3 seeds)" in figure.layout.annotations[-1].text.replace("<br>", " ")
+
+
+def test_the_loss_of_one_row_is_shown_as_it_is_and_of_several_as_a_share(seeds):
+    alone = loss(called(seeds[:3]))
+    mean = trace(alone, "SMI")
+    np.testing.assert_allclose(mean.y, np.mean([[line["loss"] for line in run.metrics()] for run in seeds[:3]], axis=0))
+    assert alone.layout.yaxis.title.text == "loss"
+    both = loss(called(seeds))
+    assert [t.name for t in both.data if t.showlegend] == ["SMI", "Barlow Twins"]
+    thin = [t for t in both.data if t.showlegend is False]
+    assert len(thin) == 6
+    for t, run in zip(thin, seeds, strict=True):
+        first, *_ = values = [line["loss"] for line in run.metrics()]
+        low = min(values)
+        np.testing.assert_allclose(t.y, [(v - low) / (first - low) if low < first else v - first + 1 for v in values])
+
+
+def test_a_swept_setting_tells_runs_apart(tmp_path):
+    runs = []
+    for value in (0.1, 0.5):
+        for seed in (0, 1):
+            runs.append(write_run(tmp_path / f"{value}" / f"seed-{seed}", "SimCLR", seed=seed, weight=None))
+            config = runs[-1].folder / "config.yaml"
+            config.write_text(config.read_text().replace("name: SimCLR", f"name: SimCLR\n  temperature: {value}"))
+    runs = [Run(run.folder) for run in runs]
+    assert list(called(runs))[:2] == ["SimCLR, temperature=0.1, seed 0", "SimCLR, temperature=0.1, seed 1"]
+    assert [t.name for t in drawn("feature-std", runs).data if t.showlegend] == ["SimCLR, temperature=0.1", "SimCLR, temperature=0.5"]
 
 
 def test_the_mean_ends_where_a_seed_does(tmp_path):

@@ -1,70 +1,69 @@
-"""How training went: the loss, the accuracy of nearest neighbours and the effective rank of features, a line for each run."""
+"""How training went: the loss, the accuracy of nearest neighbours and the effective rank of features. Of several seeds their mean."""
 
 from collections.abc import Mapping, Sequence
 
 from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
 
-from smi.analysis.logged import add_series, series
-from smi.analysis.style import finish, frame, from_zero, legend, looks, plain, setting
+from smi.analysis.logged import Series, add_lines, add_series, series
+from smi.analysis.style import about_seeds, by_seed, finish, firsts, frame, from_zero, legend, looks, setting
 from smi.errors import UserError
 from smi.run import Run
 
 
 def loss(runs: Mapping[str, Run]) -> go.Figure:
-    """From its first value to its lowest: losses of different objectives are numbers of different sizes, some of them negative."""
-    figure = go.Figure()
-    for name, look in looks(runs).items():
-        epochs, values = series(runs[name], "loss")
-        figure.add_scatter(
-            x=epochs,
-            y=_fall(values),
-            customdata=values,
-            name=plain(name),
-            mode="lines+markers",
-            line=look.line(),
-            marker=look.marker(),
-            hovertemplate="epoch %{x:.1f}: %{customdata:.4g}",
+    """Of several objectives from the first value to the lowest: theirs are numbers of different sizes, some of them negative."""
+    figure, groups = go.Figure(), by_seed(runs)
+
+    def fall(run: Run) -> Series:
+        epochs, values = series(run, "loss")
+        return epochs, _fall(values)
+
+    caption = f"The loss while pretraining ({setting(runs.values())})"
+    if len(groups) == 1:
+        add_series(figure, runs, "loss")
+        frame(figure, x="epoch", y="loss")
+        caption += "."
+    else:
+        add_lines(figure, groups, fall, hover="epoch %{x:.1f}: %{y:.1%}")
+        frame(figure, x="epoch", y="loss, between its first and lowest value")
+        figure.update_yaxes(tickformat=".0%")
+        caption += (
+            ": 100 % is the first that was logged, 0 % the lowest of that run. Losses of different objectives are numbers of different "
+            "sizes, so no curve says which encoder is better."
         )
-    frame(figure, x="epoch", y="loss, between its first and lowest value")
-    figure.update_yaxes(tickformat=".0%")
     from_zero(figure)
     legend(figure)
-    return finish(
-        figure,
-        f"The loss while pretraining ({setting(runs.values())}): 100 % is the first that was logged, 0 % the lowest of that run. Losses of "
-        "different objectives are numbers of different sizes, so no curve says which encoder is better.",
-    )
+    return finish(figure, f"{caption}{about_seeds(groups)}")
 
 
 def _fall(values: Sequence[float]) -> list[float]:
+    if not values:
+        return []
     first, low = values[0], min(values)
     return [(value - low) / (first - low) for value in values] if first > low else [value - first + 1 for value in values]
 
 
 def probe(runs: Mapping[str, Run]) -> go.Figure:
     """What runs with labels measured as they trained."""
-    found = {name: probes for name, run in runs.items() if (probes := run.probes())}
-    if not found:
+    probes = next((found for run in runs.values() if (found := run.probes())), None)
+    if not probes:
         raise UserError("none of these runs measured its accuracy while it trained: that takes labels, and log.probe_every above 0")
-    figure, styles = go.Figure(), looks(runs)
-    for name, probes in found.items():
-        figure.add_scatter(
-            x=[line["epoch"] for line in probes],
-            y=[100 * line["probe"]["knn"] for line in probes],
-            name=plain(name),
-            mode="lines+markers",
-            line=styles[name].line(),
-            marker=styles[name].marker(),
-            hovertemplate="epoch %{x:.1f}: %{y:.2f} %",
-        )
+    figure, groups = go.Figure(), by_seed(runs)
+
+    def accuracy(run: Run) -> Series:
+        lines = run.probes()
+        return [line["epoch"] for line in lines], [100 * line["probe"]["knn"] for line in lines]
+
+    add_lines(figure, groups, accuracy, hover="epoch %{x:.1f}: %{y:.2f} %", look=looks(firsts(groups)))
     frame(figure, x="epoch", y="kNN top-1, %")
     from_zero(figure)
     legend(figure)
-    last = next(iter(found.values()))[-1]["probe"]
+    last = probes[-1]["probe"]
     images = f" of {last['images']:,} held-out images among {last['bank']:,} labelled ones" if {"images", "bank"} <= set(last) else ""
     return finish(
         figure,
-        f"Accuracy of nearest neighbours{images} while pretraining ({setting(runs.values())}). No label takes part in pretraining.",
+        f"Accuracy of nearest neighbours{images} while pretraining ({setting(runs.values())}). No label takes part in pretraining."
+        f"{about_seeds(groups)}",
     )
 
 
@@ -80,5 +79,5 @@ def effective_rank(runs: Mapping[str, Run]) -> go.Figure:
     return finish(
         figure,
         f"How many directions the features of a batch fill while pretraining ({setting(runs.values())}): the exponential of the entropy of "
-        "the spectrum of their covariance. 1 is collapse to a line.",
+        f"the spectrum of their covariance. 1 is collapse to a line.{about_seeds(by_seed(runs))}",
     )

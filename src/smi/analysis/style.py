@@ -4,6 +4,7 @@ On paper without colour runs are told apart by dash and marker. The same runs in
 """
 
 import html
+import json
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 
 from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
 
+from smi.config import flat
 from smi.errors import UserError
 from smi.methods import HOMES
 from smi.report.escape import in_html, in_plotly
@@ -78,7 +80,7 @@ def method_of(run: Run) -> str:
 
 
 def called(runs: Sequence[Run], *, by_data: bool = True) -> dict[str, Run]:
-    """By method, and by whatever else tells those of one method apart: λ, encoder, epochs, seed; at last their folders.
+    """By method, and by whatever else tells those of one method apart: λ, encoder, epochs, another setting, seed; at last their folders.
 
     by_data: runs on different images say which.
     """
@@ -99,6 +101,7 @@ def names_of(runs: Sequence[Run], *, by_data: bool = True) -> list[str]:
     facts.append([f"λ = {weight:g}" if (weight := weight_of(run)) is not None else "" for run in runs])
     facts.append([str(run.config["encoder"]["name"]) for run in runs])
     facts.append([f"{run.config['epochs']} epochs" for run in runs])
+    facts.append(_other_settings(runs))
     facts.append([f"seed {run.config['seed']}" for run in runs])
     facts.append([run.folder.name for run in runs])
     facts.append([str(run.folder) for run in runs])
@@ -111,11 +114,24 @@ def names_of(runs: Sequence[Run], *, by_data: bool = True) -> list[str]:
     return names
 
 
+def _other_settings(runs: Sequence[Run]) -> list[str]:
+    """One or two that differ among runs of a method on the same images, as a sweep makes them; nothing where more do."""
+    told_before = ("method.redundancy_weight", "epochs", "encoder.name", "data.source")
+    every = [{key: value for key, value in flat(identity(run)) if key not in told_before} for run in runs]
+    kinds = [(method_of(run), data_of(run)) for run in runs]
+    told = []
+    for kind, mine in zip(kinds, every, strict=True):
+        alike = [other for other, its in zip(every, kinds, strict=True) if its == kind]
+        differ = [key for key in mine if any(other.get(key) != mine[key] for other in alike)]
+        told.append(", ".join(f"{key.removeprefix('method.')}={mine[key]}" for key in differ) if len(differ) <= 2 else "")
+    return told
+
+
 def families(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
     """Runs that differ by their seed alone are together; of two with one seed too, each is for itself."""
     found: dict[str, list[Run]] = {}
     for run in runs:
-        found.setdefault(repr(identity(run)), []).append(run)
+        found.setdefault(json.dumps(identity(run), sort_keys=True, default=str), []).append(run)
     kept: list[tuple[Run, ...]] = []
     for some in found.values():
         distinct = len({run.config["seed"] for run in some}) == len(some)

@@ -21,7 +21,7 @@ from smi.analysis.linear_curves import linear_curves
 from smi.analysis.ratio import ratio
 from smi.analysis.scores import PROTOCOLS, results_of
 from smi.analysis.std_summary import std_summary
-from smi.analysis.style import data_of, looks, method_of
+from smi.analysis.style import data_of, method_of
 from smi.analysis.tsne import COMPONENTS, perplexity
 from smi.analysis.variance_violin import of_variances
 from smi.errors import UserError
@@ -194,8 +194,6 @@ class Gathered:
         if not self.logged:
             yield Missing("None of these runs has logged anything yet: training writes metrics.jsonl every few steps.")
             return
-        if self.several:
-            yield Text("Every run is drawn; those that differ by their seed alone look the same.", note=True)
         if silent := [name for name in self.runs if name not in self.logged]:
             yield Missing(f"Nothing was logged yet by {listed(silent)}.")
         drawn = [
@@ -214,29 +212,9 @@ class Gathered:
     def _drawn(self, title: str, make: Callable[[], Any], *, half: bool = False) -> Block:
         """A figure, or the sentence why there is none."""
         try:
-            figure = make().to_plotly_json()
+            return replace(plot(title, make().to_plotly_json()), half=half)
         except UserError as error:
             return Section(title, [not_here(error)])
-        return replace(plot(title, self._alike(figure) if self.several else figure), half=half)
-
-    def _alike(self, figure: dict[str, Any]) -> dict[str, Any]:
-        """Lines of one row look the same, and have one entry in the legend."""
-        styles, seen = looks(self.looked), set()
-        for trace in figure["data"]:
-            name = trace.get("name")
-            if trace.get("type") != "scatter" or name not in self.rows or "lines" not in trace.get("mode", ""):
-                continue
-            row = self.rows[name]
-            style = styles[row]
-            listed = trace.get("showlegend", True) is not False
-            trace |= {"name": row, "legendgroup": row, "showlegend": listed and row not in seen, "opacity": 0.8}
-            trace["line"] = dict(trace.get("line") or {}) | {"color": style.colour, "dash": style.dash}
-            trace["marker"] = dict(trace.get("marker") or {}) | {"color": style.colour, "symbol": style.symbol}
-            if "<extra>" not in (template := trace.get("hovertemplate") or ""):
-                trace["hovertemplate"] = f"{template}<extra>{name}</extra>"
-            if listed:
-                seen.add(row)
-        return figure
 
     # ----------------------------------------------------------------------------------------------------------------------- features
 
@@ -381,8 +359,8 @@ class Gathered:
                     title,
                     gallery,
                     f"{parts[there[0]]['of'].capitalize()} and, over them in grey, the ℓ2 norm over channels of each encoder's last "
-                    f"feature map, enlarged to the image (bilinear, from {sizes} places) and scaled from its least (dark) to its most "
-                    "(bright): maps show where, not how much.",
+                    f"feature map of several places, enlarged to the image (bilinear, from {sizes} places) and scaled from its least "
+                    "(dark) to its most (bright): maps show where, not how much.",
                     ("image", *there),
                 )
             if len(there) < len(rows):
