@@ -44,7 +44,7 @@ from smi.pretraining import create, create_views
 from smi.run import Run
 from smi.views.views import Views
 
-FORMAT = 1  # of the file: another is made anew
+FORMAT = 2  # of the file: another is made anew
 IMAGES = 1000  # that features are taken of, at most
 SIDE, LARGE, EXACT = 72, 96, 16  # pixels: of a thumbnail at most, of other pictures, of what is kept to the bit
 QUALITY = 78
@@ -89,7 +89,8 @@ def portrait(run: Run, asked: Asked, *, device: str | None = None, num_workers: 
         which, why = None, str(error)
     with suppress(OSError, ValueError, KeyError):
         found = json.loads(kept.read_text(encoding="utf-8"))
-        if found["format"] == FORMAT and which in (None, found["which"]):  # of images that are gone, what was seen of them
+        again = which is not None and not {"images", "pairs"}.isdisjoint(found["missing"])  # there may be images now that were not
+        if found["format"] == FORMAT and which in (None, found["which"]) and not again:  # of images that are gone, what was seen of them
             return Portrait(found["parts"], found["missing"])
     if which is None:
         return Portrait({}, {"images": why})
