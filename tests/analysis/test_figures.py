@@ -383,10 +383,11 @@ def test_runs_on_different_images_need_one_set(trained, tmp_path):
 
 def test_energy_is_the_norm_over_channels(trained):
     encoder = load(trained[0])
+    encoder.image_size = 32  # the last map has 4 x 4 places
     images = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
     energy, places = energies(encoder, images)
     features = encoder.map(encoder.transform(images)).detach()
-    assert places == tuple(features.shape[2:])
+    assert places == tuple(features.shape[2:]) == (4, 4)
     plain = features.square().sum(dim=1, keepdim=True).sqrt()
     expected = torch.nn.functional.interpolate(plain, (8, 8), mode="bilinear")[:, 0]
     torch.testing.assert_close(energy, expected)
@@ -395,14 +396,15 @@ def test_energy_is_the_norm_over_channels(trained):
 def test_of_small_images_an_earlier_map_is_shown(trained):
     encoder = load(trained[0])
     images = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
-    encoder.image_size = 8
-    x = encoder.transform(images)
-    assert encoder.map(x).shape[2:] == (1, 1)
-    energy, places = energies(encoder, images)
-    assert places == (4, 4)
-    before = [m for m in encoder.network.forward_intermediates(x, intermediates_only=True) if m.shape[-1] == 4][-1].detach()
-    plain = before.square().sum(dim=1, keepdim=True).sqrt()
-    torch.testing.assert_close(energy, torch.nn.functional.interpolate(plain, (8, 8), mode="bilinear")[:, 0])
+    for size, last in ((8, 1), (16, 2)):
+        encoder.image_size = size
+        x = encoder.transform(images)
+        assert encoder.map(x).shape[2:] == (last, last)
+        energy, places = energies(encoder, images)
+        assert places == (4, 4)
+        before = [m for m in encoder.network.forward_intermediates(x, intermediates_only=True) if m.shape[-1] == 4][-1].detach()
+        plain = before.square().sum(dim=1, keepdim=True).sqrt()
+        torch.testing.assert_close(energy, torch.nn.functional.interpolate(plain, (8, 8), mode="bilinear")[:, 0])
     encoder.image_size = 2
     with pytest.raises(UserError, match="one place for images of 2 pixels, and none before it has 4 × 4"):
         energies(encoder, images)

@@ -1,6 +1,6 @@
-"""Where encoders look: the length of the features at each place of the last feature map, laid over the image. C channels, H x W places.
+"""Where encoders look: the length of the features at each place of a feature map, laid over the image. C channels, H x W places.
 
-Of images so small that the last map has one place, the last one that has PLACES a side.
+The map is the network's last; of small images, where that has few places or one, the last that has PLACES a side.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +21,7 @@ from smi.pretrained import Pretrained
 ROWS = 4
 SIDE = 170  # pixels of a panel
 PLACES = 4
+WHICH = f"last feature map of {PLACES} × {PLACES} places or more, or else its last"
 
 
 def energy_maps(
@@ -93,7 +94,7 @@ def energy_maps(
     size = f", from {' or '.join(sizes)} places" if sizes else ""
     finish(
         figure,
-        f"{of[0].upper()}{of[1:]} and, over them, the ℓ2 norm over channels of each encoder's last feature map of several places, enlarged "
+        f"{of[0].upper()}{of[1:]} and, over them, the ℓ2 norm over channels of each encoder's {WHICH}, enlarged "
         f"to the image (bilinear{size}) and scaled from its least to its most: maps show where, not how much.",
         width=130 + columns * SIDE,
         height=70 + rows * SIDE,
@@ -122,13 +123,15 @@ def energies(encoder: Pretrained, images: Tensor) -> tuple[Tensor, tuple[int, in
 def _last_map(encoder: Pretrained, x: Tensor) -> Tensor:
     """[n, C, H, W], H x W more than one."""
     last = encoder.map(x)
-    if last.shape[2:].numel() > 1:
+    if min(last.shape[2:]) >= PLACES:
         return last
     intermediates = getattr(encoder.network, "forward_intermediates", None)  # as timm's networks have it
     maps: list[Tensor] = intermediates(x, intermediates_only=True) if intermediates else []
     for features in reversed(maps):
         if min(features.shape[2:]) >= PLACES:
             return features
+    if last.shape[2:].numel() > 1:
+        return last
     raise UserError(
         f"the last feature map of {encoder.source} has one place for images of {encoder.image_size} pixels, and none before it has "
         f"{PLACES} × {PLACES}, so it cannot show where it looks: give runs with larger images"

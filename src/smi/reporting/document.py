@@ -14,6 +14,7 @@ from smi.analysis.accuracy_std import accuracy_std
 from smi.analysis.comparison import Comparison
 from smi.analysis.curves import effective_rank, loss, probe
 from smi.analysis.eigenspectrum import of_shares
+from smi.analysis.energy_maps import WHICH
 from smi.analysis.feature_std import feature_std
 from smi.analysis.gradient_norm import gradient_norm
 from smi.analysis.landscape import Shape, landscape
@@ -358,8 +359,8 @@ class Gathered:
                 yield Gallery(
                     title,
                     gallery,
-                    f"{parts[there[0]]['of'].capitalize()} and, over them in grey, the ℓ2 norm over channels of each encoder's last "
-                    f"feature map of several places, enlarged to the image (bilinear, from {sizes} places) and scaled from its least "
+                    f"{parts[there[0]]['of'].capitalize()} and, over them in grey, the ℓ2 norm over channels of each encoder's "
+                    f"{WHICH}, enlarged to the image (bilinear, from {sizes} places) and scaled from its least "
                     "(dark) to its most (bright): maps show where, not how much.",
                     ("image", *there),
                 )
