@@ -23,6 +23,25 @@ def views():
     return make
 
 
+class OnMPS(torch.Tensor):
+    """Apple's GPUs have no float64: what comes from one is refused it until it is on the CPU."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        found = super().__torch_function__(func, types, args, kwargs or {})
+        if func is torch.Tensor.cpu:
+            return found.as_subclass(torch.Tensor)
+        if isinstance(found, torch.Tensor) and found.dtype == torch.float64:
+            raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64")
+        return found
+
+
+@pytest.fixture
+def on_mps():
+    """`on_mps(x)`: a tensor that behaves as on such a device; so does what is computed from it."""
+    return lambda x: x.as_subclass(OnMPS)
+
+
 @pytest.fixture
 def smi_here(monkeypatch, capsys):
     """`smi_here("pretrain", …)`: the command's entry point in this process, for what needs none of its own. Seconds are saved each time."""
@@ -68,3 +87,10 @@ def page(browser):
     context.close()
     assert errors == []
     assert requests == []
+
+
+@pytest.fixture
+def drawn(page):
+    """`drawn()`: wait until the figures of a report that are in sight, or nearly, are drawn as wide as their place is now."""
+    near = "[...document.querySelectorAll('[data-plot]')].filter(e => e.clientWidth && e.getBoundingClientRect().top < innerHeight + 600)"
+    return lambda: page.wait_for_function(f"{near}.every(e => e.querySelector('.main-svg')?.clientWidth === e.clientWidth)")

@@ -1,5 +1,7 @@
 """Files that are there whole or not at all."""
 
+import json
+
 import pytest
 import torch
 
@@ -42,6 +44,8 @@ def test_text_and_encoder(tmp_path):
 
     write_text(tmp_path / "a.txt", "ä\n")
     assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "ä\n"
+    write_text(tmp_path / "a.json", json.dumps("ä\udce9", ensure_ascii=False))  # a file's name need not be text
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == "ä\udce9"
     save_encoder(tmp_path / "e.safetensors", {"w": torch.ones(2, 2).T}, {"encoder": "x"})
     with safe_open(tmp_path / "e.safetensors", "pt") as file:
         assert file.metadata() == {"smi": '{"encoder": "x"}'}

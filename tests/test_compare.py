@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,16 +18,18 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from PIL import Image
 
 import smi
 import smi.compare
 from smi.analysis.comparison import Comparison, Row, Trained
 from smi.analysis.comparison_figure import figure, write_figure
 from smi.cli import main
-from smi.compare import START, call, compare, print_comparison
+from smi.compare import START, Stopped, call, compare, print_comparison
 from smi.data import Batches, load
 from smi.errors import TrainingError, UserError
 from smi.grid import plan
+from smi.machine import describe_device
 from smi.pretraining import create, create_views
 from smi.results import Result, Score
 
@@ -69,20 +72,16 @@ def in_this_process(words, processes=1) -> int:
     return 0
 
 
-@contextlib.contextmanager
-def quick():
+def quicken(patch: pytest.MonkeyPatch) -> None:
     """Nor is the figure drawn after each run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(TESTS)
-        patch.setattr(smi.compare, "call", in_this_process)
-        patch.setattr(smi.compare, "write_figure", lambda comparison, path: None)
-        yield
+    patch.syspath_prepend(TESTS)
+    patch.setattr(smi.compare, "call", in_this_process)
+    patch.setattr(smi.compare, "write_figure", lambda comparison, path: None)
 
 
 @pytest.fixture
-def _quick():
-    with quick():
-        yield
+def _quick(monkeypatch):
+    quicken(monkeypatch)
 
 
 def files(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -117,7 +116,8 @@ def interrupted(tmp_path_factory):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     before, said = files(out), io.StringIO()
-    with quick(), contextlib.redirect_stdout(said):
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
+        quicken(patch)
         print_comparison(compare("digits", methods=["SMI", "BarlowTwins"], seeds=2, out=out, **LONGER), out)
     return out, [(process.returncode, output, errors), (0, said.getvalue(), "")], [before, files(out)]
 
@@ -222,6 +222,66 @@ def test_extended_only_what_is_missing_is_run(interrupted, capfd):
     assert "±" not in comparison.text().split("knn on")[0]
 
 
+@pytest.mark.usefixtures("_quick")
+def test_while_it_is_extended_the_tables_have_all_there_is(interrupted, tmp_path, monkeypatch):
+    """Seen from the next runs: one fails, in the other it is stopped. Where their rows stand does not matter."""
+    out, _, _ = interrupted
+    seen, codes = [], iter((1, -signal.SIGINT))
+
+    def look(words, processes):
+        found = json.loads((tmp_path / "comparison.json").read_text())["rows"]
+        seen.append({row["name"]: sum(bool(run["results"]) for run in row["runs"]) for row in found})
+        return next(codes)
+
+    monkeypatch.setattr(smi.compare, "call", look)
+    with pytest.raises(Stopped):
+        compare("digits", methods=["SimCLR", "SMI", "BarlowTwins", "MoCoV2"], seeds=2, out=out, tables=tmp_path, **LONGER)
+    assert seen == [{"SimCLR": 0, "SMI": 2, "BarlowTwins": 2, "MoCoV2": 0}] * 2
+    lines = list(csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text())))
+    assert [(line["name"], line["kNN seeds"]) for line in lines] == [("SimCLR", ""), ("SMI", "2"), ("BarlowTwins", "2"), ("MoCoV2", "")]
+    assert re.search(r"^\| SMI \| [\d.]+% ± ", (tmp_path / "table.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.usefixtures("_quick")
+def test_the_time_of_a_loss_is_kept_while_its_runs_and_the_machine_are_the_same(interrupted, tmp_path, monkeypatch):
+    shutil.copytree(interrupted[0] / "runs" / "SMI" / "seed-0", tmp_path / "runs" / "SMI" / "seed-0")
+    monkeypatch.setattr(smi.compare, "call", lambda words, processes: 1)  # no run of Barlow Twins is there, and none can be made
+
+    def times(device):
+        known = {"device": device, "rows": [{"name": name, "loss_ms": 1e6} for name in ("SMI", "BarlowTwins")]}
+        (tmp_path / "comparison.json").write_text(json.dumps(known))
+        return [row.loss_ms for row in compare("digits", methods=["SMI", "BarlowTwins"], seeds=1, out=tmp_path, **LONGER).rows]
+
+    assert times(describe_device()) == [1e6, None]
+    again, none = times("another machine")
+    assert 0 < again < 1e6
+    assert none is None
+
+
+@pytest.mark.usefixtures("_quick")
+def test_the_memory_of_a_gpu_is_given_back_before_the_next_run(interrupted, tmp_path, monkeypatch):
+    """Evaluating takes some here, and training some in another process."""
+    done = []
+    honest = smi.compare.evaluate
+    monkeypatch.setattr(smi.compare, "evaluate", lambda sources, **asked: done.extend("e" * len(sources)) or honest(sources, **asked))
+    monkeypatch.setattr(smi.compare, "give_back", lambda device: done.append("g"))
+    monkeypatch.setattr(smi.compare, "call", lambda words, processes: done.append("t") or -signal.SIGTERM)
+    with pytest.raises(Stopped):
+        compare("digits", methods=["SMI", "BarlowTwins", "SimCLR"], seeds=1, out=interrupted[0], tables=tmp_path, **LONGER)
+    assert "".join(done) == "egegt"
+
+
+def test_images_of_one_class_are_refused_before_anything_is_run(tmp_path, monkeypatch):
+    for place in ("train/cat", "val/cat", "val/dog"):
+        (tmp_path / "pets" / place).mkdir(parents=True)
+        for i in range(8):
+            Image.new("RGB", (8, 8), (i, i, i)).save(tmp_path / "pets" / place / f"{i}.png")
+    monkeypatch.setattr(smi.compare, "call", lambda words, processes: pytest.fail("a run was made"))
+    with pytest.raises(UserError, match=r"^methods are compared by how well they tell classes apart, and .*pets has one class$"):
+        compare("digits", methods=["SMI"], data=tmp_path / "pets", batch_size=4, out=tmp_path / "c", num_workers=1, encoder="homemade.Net")
+    assert not (tmp_path / "c").exists()
+
+
 def test_another_configuration_is_refused_and_named(interrupted, capfd):
     out, _, kept = interrupted
     with pytest.raises(UserError, match=r"^SMI, seed 0: .* was begun with another configuration \(epochs: 8 there, 3 asked"):
@@ -269,7 +329,6 @@ def test_a_run_that_cannot_be_evaluated_does_not_stop_the_others(interrupted, mo
     comparison = compare("digits", methods=["SMI", "BarlowTwins"], seeds=1, out=out, **LONGER)
     assert [(name, run.failed) for name, run in comparison.failed] == [("SMI", "it could not be evaluated: some features are not finite")]
     assert comparison.score(comparison.rows[1], comparison.columns[0]) is not None
-    monkeypatch.undo()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot be asked for it")
@@ -358,6 +417,17 @@ def test_numbers_of_different_protocols_share_no_column():
     assert "not comparable: knn was not the same for all runs" in comparison.text()
     assert "80.0%" in comparison.text()
     assert len({*next(csv.reader([comparison.csv().splitlines()[0]]))}) == len(next(csv.reader([comparison.csv().splitlines()[0]])))
+
+
+def test_images_whose_name_is_no_text(tmp_path):
+    """A name on a disk is bytes, and its end may not be that of a line."""
+    found = Result({"name": "knn", "data": "caf\udce9\n/"}, "encoder", {}, (Score("kNN", 0.5),), "nearest neighbours")
+    comparison = Comparison((Row("SMI", None, "SMI", (Trained(0, "caf\udce9", "", (found,)),)),), (0,), None, {})
+    comparison.write(tmp_path)
+    assert "- knn on caf\\udce9\\n/, stamp" in (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert Comparison.read(tmp_path).rows[0].runs[0].folder == "caf\udce9"
+    assert "caf\\udce9\\n/" in figure(comparison).layout.annotations[-1].text
+    write_figure(comparison, tmp_path / "figure.html")
 
 
 def swept(values, names=("A", "B")) -> Comparison:

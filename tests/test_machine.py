@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from smi.errors import UserError
-from smi.machine import autocast, choose_device, choose_precision, describe_device, keep_memory, peak_memory_mb, versions
+from smi.machine import autocast, choose_device, choose_precision, describe_device, give_back, keep_memory, peak_memory_mb, versions
 
 CPU = torch.device("cpu")
 
@@ -33,6 +33,15 @@ def test_facts():
     assert "threads" in describe_device(CPU)
     assert peak_memory_mb(CPU) > 10
     assert torch.__version__.startswith(versions()["torch"])
+
+
+def test_memory_is_given_back_by_the_device_that_has_it(monkeypatch):
+    given = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given.append("cuda"))
+    monkeypatch.setattr(torch.mps, "empty_cache", lambda: given.append("mps"))
+    for name in ("cuda:0", "mps", "cpu"):
+        give_back(torch.device(name))
+    assert given == ["cuda", "mps"]
 
 
 def test_keeping_memory_changes_no_result():

@@ -7,7 +7,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 import yaml
+from PIL import Image
+from sklearn.datasets import load_digits
 
 import smi
 from smi.errors import UserError
@@ -160,9 +163,6 @@ def test_runs_with_parts_missing_still_get_a_report(runs, tmp_path):
 
 
 def test_photographs_without_labels_have_a_cloud_without_colours(runs, tmp_path):
-    from PIL import Image
-    from sklearn.datasets import load_digits
-
     folder = tmp_path / "photographs"
     folder.mkdir()
     for i, digit in enumerate(load_digits().images[:24]):
@@ -173,6 +173,43 @@ def test_photographs_without_labels_have_a_cloud_without_colours(runs, tmp_path)
     assert sample["names"][0].startswith("<b onclick=x>")  # as text: never as HTML
     assert "<b onclick" not in page
     assert "They have no labels to colour them by." in page
+
+
+def test_of_an_encoder_that_diverged_every_part_says_so(runs, tmp_path):
+    state = torch.load(runs[0] / "checkpoints" / "last.pt", weights_only=True)
+    for name, weights in state["method"].items():
+        if name.startswith("encoder.") and weights.is_floating_point():
+            weights.fill_(torch.nan)
+    torch.save(state, runs[0] / "checkpoints" / "last.pt")
+    page = report(runs, tmp_path / "report.html").read_text()
+    for sentence in (
+        "Not in “How many directions features use”: SMI. Features of all images are the same (or not finite)",
+        "Not in “How evenly coordinates vary”: SMI. Features of some images are not finite",
+        "so t-SNE has nothing to arrange",
+        "Embeddings of SMI are not finite: training diverged",
+        "Features are not finite, so no image is near another",
+        "Features are not finite, so they have no energy",
+    ):
+        assert sentence in page
+    assert len(data_of(page)["clouds"]) == 1  # of the other run, which is none the worse
+
+
+def test_names_that_are_no_text(runs, tmp_path):
+    """A name on a disk is bytes: of the folder, of a class and of a file."""
+    folder = tmp_path / "caf\udce9"
+    try:
+        for i, digit in enumerate(load_digits().images[:36]):
+            place = folder / ("val" if i % 3 == 0 else "train") / f"\udcff{i % 2}"
+            place.mkdir(parents=True, exist_ok=True)
+            Image.fromarray((digit * 15).astype("uint8")).resize((20, 20)).save(place / f"{i}\udcfe.png")
+    except OSError:
+        pytest.skip("this file system wants names to be text")
+    evaluate(runs[:1], protocols=["knn"], data=folder, num_workers=1)
+    page = report(runs[:1], tmp_path / "report.html", data=folder, num_workers=1).read_text(encoding="utf-8")
+    (sample,) = data_of(page)["samples"].values()
+    assert sample["classes"] == ["\\udcff0", "\\udcff1"]
+    assert sample["names"][0] == "val/\\udcff0/0\\udcfe.png"
+    assert "Accuracy on held-out images of caf\\udce9" in page
 
 
 @pytest.mark.parametrize(
@@ -203,7 +240,7 @@ def test_one_run_alone_needs_no_choosing(runs):
     assert Gathered(shown, {}, {"SMI": Portrait({}, {"encoder": "none"})}).document().title == "SMI on digits"
 
 
-def test_a_report_in_a_browser(compared, page):
+def test_a_report_in_a_browser(compared, page, drawn):
     page.emulate_media(reduced_motion="reduce")
     page.goto(f"{(compared / 'report.html').as_uri()}#training")
     page.wait_for_selector("[data-plot] path.js-line")
@@ -216,5 +253,5 @@ def test_a_report_in_a_browser(compared, page):
     page.set_viewport_size({"width": 390, "height": 844})
     for tab in ("overview", "training", "features", "images", "evaluation", "settings"):
         page.click(f"#tab-{tab}")
-        page.wait_for_timeout(100)
+        drawn()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, tab

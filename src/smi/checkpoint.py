@@ -27,8 +27,10 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """As UTF-8; what of a file's name is no text stands there as its code, which in JSON means the same."""
+
     def write(partial: Path) -> None:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
 
     write_whole(path, write)
 

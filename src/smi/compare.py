@@ -191,6 +191,8 @@ class Work:
             self._look(job, job.failed)
             if (trained := self.trained[job.row][-1]).step_ms and not trained.failed:
                 self.took.setdefault(job.row, 1e-3 * trained.step_ms * trained.steps)  # nearly: without what is no step
+        if there:
+            self._write()
         for number, job in missing.items():
             begun, fresh = time.perf_counter(), not job.status
             print(f"\nrun {number}/{len(self.jobs)}: {job.name}{self._left(number)}", flush=True)
@@ -198,8 +200,6 @@ class Work:
             self._look(job, job.failed or reason)
             if fresh and not reason:
                 self.took[job.row] = time.perf_counter() - begun
-            self._write()
-        if not missing:
             self._write()
         return self.comparison()
 

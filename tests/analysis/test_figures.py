@@ -24,9 +24,11 @@ from smi.analysis.style import DASHES, called, looks
 from smi.analysis.tsne import embed
 from smi.analysis.variance_violin import of_variances, relative_variance
 from smi.cli import main
+from smi.config import resolve
 from smi.errors import UserError
 from smi.figures import FIGURES, Asked, write_figure
 from smi.pretrained import load
+from smi.pretraining import create, create_views
 from smi.run import Run
 
 OURS = {"encoder": "resnet-small", "epochs": 1, "batch_size": 64}
@@ -308,6 +310,13 @@ def test_results_of_older_weights_are_not_taken(pair):
     assert list(trace(drawn("accuracy-std", pair), "SMI").y) == pytest.approx([60])
 
 
+def test_of_a_run_that_went_on_since_no_older_accuracy_is_beside_newer_features(pair):
+    for run in pair:
+        write_result(run, 0.5, step=60)
+    with pytest.raises(UserError, match="has no linear or linear-cached results yet"):
+        drawn("accuracy-std", pair)
+
+
 def test_std_summary_has_a_row_for_each_set(pair, tmp_path):
     others = [write_run(tmp_path / m, m, data="cifar10", level=2) for m in ("SMI", "BarlowTwins")]
     for number, run in enumerate([*pair, *others]):
@@ -468,6 +477,14 @@ def test_landscape_shows_real_pairs_of_a_run(trained):
         drawn("landscape", trained)
     with pytest.raises(UserError, match="too few"):
         drawn("landscape", trained[:1], images=5)
+
+
+def test_pairs_take_no_float64_of_a_gpu(trained, on_mps):
+    config = resolve(trained[0] / "config.yaml")
+    method, images = create(config, 256), torch.randint(0, 256, (12, 3, 8, 8), dtype=torch.uint8)
+    expected = land.positive_pairs(method, create_views(config, method), images)
+    method.projector.register_forward_hook(lambda module, inputs, z: on_mps(z))
+    np.testing.assert_allclose(land.positive_pairs(method, create_views(config, method), images).rho, expected.rho)
 
 
 def test_pairs_are_what_the_loss_sees():

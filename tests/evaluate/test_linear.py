@@ -115,11 +115,12 @@ def test_the_split_has_all_classes_in_both_parts(clusters):
     assert not torch.equal(split(labels, seed=4)[0], kept)
 
 
-def test_top_k_counts():
+def test_top_k_counts(on_mps):
     scores = torch.tensor([[6.0, 5, 4, 3, 2, 1], [1, 2, 3, 4, 5, 6], [0, 0, 0, 0, 0, 0]])
     assert top_k(scores, torch.tensor([0, 5, 0])) == (1.0, 1.0)
     assert top_k(scores, torch.tensor([4, 0, 5])) == (0.0, pytest.approx(1 / 3))
     assert top_k(scores[:, :5], torch.tensor([0, 0, 0])) == (pytest.approx(2 / 3), None)
+    assert top_k(on_mps(scores), torch.tensor([4, 0, 5])) == (0.0, pytest.approx(1 / 3))
 
 
 def test_mistakes_are_sentences(clusters):

@@ -97,12 +97,12 @@ def test_one_choice_is_for_the_whole_page(page, report):
     assert page.inner_text("#settings .option.chosen p >> nth=-1") == "b"
 
 
-def test_on_a_phone_nothing_is_wider_than_the_screen(page, report):
+def test_on_a_phone_nothing_is_wider_than_the_screen(page, report, drawn):
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(report)
     for tab in ("overview", "settings", "features"):
         page.click(f"#tab-{tab}")
-        page.wait_for_timeout(150)
+        drawn()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.wait_for_selector("[data-plot] path.js-line")
     boxes = page.evaluate(

@@ -117,6 +117,8 @@ def energies(encoder: Pretrained, images: Tensor) -> tuple[Tensor, tuple[int, in
     with evaluation_mode(encoder):
         features = _last_map(encoder, normalise(images.to(device), encoder.mean, encoder.std, encoder.image_size))
     energy = torch.linalg.vector_norm(features.float(), dim=1, keepdim=True)
+    if not energy.isfinite().all():
+        raise UserError("features are not finite, so they have no energy: training diverged")
     return interpolate(energy, images.shape[-2:], mode="bilinear")[:, 0].cpu(), (features.shape[2], features.shape[3])
 
 

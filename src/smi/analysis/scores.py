@@ -32,8 +32,9 @@ def spelt(run: Run) -> str:
 
 
 def results_of(run: Run, protocols: Sequence[str] = PROTOCOLS, data: str | None = None) -> list[Result]:
-    """Of the encoder as it was last evaluated, the preferred first: by protocol, then by epochs and training images.
+    """The preferred first: by protocol, then by epochs and training images.
 
+    Of the encoder as training left it; of a run that is not finished, as it was last evaluated.
     data: a set's name; None: what the run was pretrained on.
     """
     found = [
