@@ -25,7 +25,7 @@ test: $(STAMP)  ## Check style, types and layers, then run the tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/pytest -n auto --dist loadfile
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 format: $(STAMP)  ## Format the code and mend what the linter can
 	$(BIN)/ruff check --fix .

@@ -3,6 +3,7 @@
 A page quotes a command between `<!-- output of: COMMAND -->` and `<!-- end -->`: Markdown with tables as it is, all else as code.
 """
 
+import functools
 import re
 import shlex
 import subprocess
@@ -27,6 +28,7 @@ def main() -> None:
         sys.exit("--check" in sys.argv)
 
 
+@functools.cache
 def quoted(command: str) -> str:
     program, *arguments = shlex.split(command)
     start = {"smi": [sys.executable, "-m", "smi"], "python": [sys.executable]}[program]

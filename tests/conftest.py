@@ -3,8 +3,27 @@ import shutil
 import subprocess
 import sys
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # a thread each: more than there are cores wait for one another, several times as long
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import torch
+
+# The longest files, which begin first: of two processes none then works alone for long at the end.
+LONGEST = (
+    "test_pretraining",
+    "test_export",
+    "test_compare",
+    "test_rivals",
+    "test_reporting",
+    "test_embedding",
+    "test_evaluation",
+    "test_demo",
+)
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 
 @pytest.fixture(autouse=True)
