@@ -22,7 +22,7 @@ from PIL import Image
 
 import smi
 import smi.compare
-from smi.analysis.comparison import Comparison, Row, Trained
+from smi.analysis.comparison import Comparison, Estimate, Row, Trained
 from smi.analysis.comparison_figure import figure, write_figure
 from smi.cli import main
 from smi.compare import START, Stopped, call, compare, print_comparison
@@ -405,6 +405,23 @@ def test_intervals_and_differences_against_a_plain_computation():
     assert (difference.mean, difference.low, difference.high) == pytest.approx(plain([0.01, 0.02, 0.05]))
     assert difference.half < comparison.score(comparison.rows[1], column).half  # what pairing is for
     assert "so far 7 of 8 runs" in comparison.text()
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_no_interval_of_a_difference_is_narrower_than_rounding_makes_it(seeds):
+    """Accuracies on 100 images: of every seed one image more is what two of unknown decimals may well have."""
+    draws = np.random.default_rng(0).uniform(size=(20_000, 2, seeds))
+    rounded = (100 * draws).round() / 100 - draws
+    spread = (rounded[:, 0] - rounded[:, 1]).std()  # of a difference, by rounding alone
+    more = Estimate.of_differences(dict.fromkeys(range(seeds), 0.51), dict.fromkeys(range(seeds), 0.5), 1 / 100)
+    assert more.mean == pytest.approx(0.01)
+    assert more.half == pytest.approx(scipy.stats.t.ppf(0.975, seeds - 1) * spread / seeds**0.5, rel=0.02)
+    assert more.high - more.mean == pytest.approx(more.mean - more.low)
+    apart = {s: 0.5 + s / 10 for s in range(seeds)}
+    wide = Estimate.of_differences(apart, dict.fromkeys(apart, 0.5), 1 / 100)
+    assert (wide.low, wide.high) == pytest.approx(
+        tuple(getattr(Estimate.of({s: s / 10 for s in apart}), end) for end in ("low", "high"))
+    )  # where seeds differ by more, as before
 
 
 def test_numbers_of_different_protocols_share_no_column():

@@ -117,7 +117,8 @@ def test_what_took_long_is_kept_until_it_is_damaged_or_of_other_weights(runs, tm
     assert "painted again" not in page
     assert len(data_of(page)["clouds"]) == 2
     found = json.loads(kept[0].read_text())
-    kept[0].write_text(json.dumps(found | {"missing": {"pairs": "no images to pretrain on"}}))  # then; they may be there now
+    assert found["gone"] is False
+    kept[0].write_text(json.dumps(found | {"gone": True}))  # images to pretrain on were; they may be there now
     assert "SMI painted again." in report(runs, tmp_path / "c.html").read_text()
     kept[0].write_text("{")  # cut short
     with (runs[1] / "checkpoints" / "last.pt").open("ab") as file:
@@ -133,7 +134,7 @@ def test_a_comparison_begins_with_its_tables_and_looks_into_one_seed_of_each_row
         "Mean and 95 % interval over 2 seeds",
         "Differences to SMI in percentage points, paired by seed",
     ]
-    assert "one run is looked into here: seed 0" in page
+    assert "one run is looked into here, seed 0" in page
     assert "smi pretrain digits --seed=1" in page
     data = data_of(page)
     loss = next(plot for plot in data["plots"] if "loss, between" in plot["layout"].get("yaxis", {}).get("title", {}).get("text", ""))
@@ -141,6 +142,8 @@ def test_a_comparison_begins_with_its_tables_and_looks_into_one_seed_of_each_row
     assert [trace["name"] for trace in loss["data"]] == [*ours, *rival]
     assert [trace["showlegend"] for trace in loss["data"]] == [False, False, True] * 2
     assert loss["data"][0]["line"]["color"] == loss["data"][2]["line"]["color"] != loss["data"][3]["line"]["color"]
+    summary = next(plot for plot in data["plots"] if any(trace.get("x") == ["SMI", "Barlow<br>Twins"] for trace in plot["data"]))
+    assert sum("± 0.0" in note["text"] for note in summary["layout"]["annotations"]) == 2  # the second seed is a copy
     assert len(data["clouds"]) == 2
 
 
@@ -188,7 +191,7 @@ def test_of_an_encoder_that_diverged_every_part_says_so(runs, tmp_path):
         "so t-SNE has nothing to arrange",
         "Embeddings of SMI are not finite: training diverged",
         "Features are not finite, so no image is near another",
-        "Features are not finite, so they have no energy",
+        "are not finite, so they have no energy",
     ):
         assert sentence in page
     assert len(data_of(page)["clouds"]) == 1  # of the other run, which is none the worse

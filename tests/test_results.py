@@ -38,6 +38,13 @@ def test_files_of_different_protocols_and_subjects_do_not_meet(tmp_path):
     assert {path.parent for path in paths} == {tmp_path / "eval"}
 
 
+def test_all_labels_come_before_few(tmp_path):
+    for name in ("finetune", "fewshot", "someones-own", "linear", "knn", "linear-cached"):
+        write(tmp_path, result(name=name))
+    found = [one.protocol["name"] for one in read_all(tmp_path)]
+    assert found == ["knn", "linear-cached", "linear", "fewshot", "finetune", "someones-own"]
+
+
 def test_what_is_no_number_is_null(tmp_path):
     path = write(tmp_path, dataclasses.replace(result(), details={"curves": [{"test_loss": float("nan"), "test_top1": 0.1}]}))
     assert read(path).details == {"curves": [{"test_loss": None, "test_top1": 0.1}]}

@@ -208,7 +208,7 @@ FIGURES = {
     "linear-curves": Figure("training and held-out accuracy over the epochs of the linear evaluation", _linear_curves),
     "eigenspectrum": Figure("how many directions features use: cumulative explained variance", _eigenspectrum, rows=99),
     "variance-violin": Figure("how evenly the coordinates of features vary", _variance_violin, rows=99),
-    "energy-maps": Figure("where encoders look: length of the last feature map that has places, over some images", _energy_maps, rows=99),
+    "energy-maps": Figure("where encoders look: length of a late feature map, over some images", _energy_maps, rows=99),
     "tsne": Figure("features of held-out images in three dimensions, by class", _tsne, rows=99),
 }
 

@@ -39,6 +39,8 @@ from smi.machine import choose_device, describe_device, versions
 from smi.methods import HOMES
 from smi.pretraining import choose, located
 
+NO_RUNS = "; no runs were missing)"
+FORMAT = 2  # of claims.json: what an earlier call wrote in another does not stay on the page
 PAIR = (OURS, RIVAL)
 KINDS = SEEDS, SWEEP, METHODS, SPLIT = "seeds", "sweep", "methods", "two-processes"
 SENTENCES = {
@@ -373,8 +375,9 @@ class Work:
         whole = {"about": self._about(total, there, when, earlier.get("about", {})), **_merged(document, earlier)}
         index = self.folder / "index.html"
         with disk_errors(f"writing to {self.folder}"):
+            html = page(whole)
             write_text(self.folder / "claims.json", json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
-            write_text(index, page(whole))
+            write_text(index, html)
         self._conclude(whole, index)
         if self.failed:
             raise TrainingError(f"{len(self.failed)} of {total} runs failed, as noted on the page")
@@ -437,7 +440,7 @@ class Work:
             return entry | {"why": self._why(name)}
         try:
             table = make_table(number, list(dict.fromkeys(sources)))
-        except UserError as error:
+        except Exception as error:  # as of figures
             return entry | {"why": _reason(error)}
         file = f"tables/{name}.md"
         write_text(self.folder / file, f"{table.title}\n\n{table.markdown()}\n")
@@ -504,7 +507,11 @@ class Work:
             for setup in self.sets
             if any((setup.name, kind) in self.made for kind in (SEEDS, SWEEP, SPLIT))
         ]
-        return claims(evidence, self._race())
+        try:
+            return claims(evidence, self._race())
+        except Exception as error:  # as of figures
+            self.notes.append(f"The claims could not be judged. {_reason(error)}")
+            return []
 
     def _race(self) -> Race | None:
         """Timed once on a machine, so that the page does not change when it is made again."""
@@ -538,8 +545,8 @@ class Work:
         try:
             found: dict[str, Any] = json.loads((self.folder / "claims.json").read_text(encoding="utf-8"))
             images = found["about"]["facts"]["Images"]
-            known = (self.scale.name, __version__, self._images() or images)
-            return found if (found["about"]["scale"], found["about"]["smi"], images) == known else {}
+            known = (FORMAT, self.scale.name, __version__, self._images() or images)
+            return found if (found["about"]["format"], found["about"]["scale"], found["about"]["smi"], images) == known else {}
         except (OSError, ValueError, KeyError, TypeError):  # not there, or someone's own
             return {}
 
@@ -548,15 +555,18 @@ class Work:
 
     def _about(self, total: int, there: int, when: str, earlier: Mapping[str, Any]) -> dict[str, Any]:
         found = versions()
-        calls = [*earlier.get("calls", []), f"{self.command} ({when}; {total - there} runs made, {there} there already)"]
+        made = [call for call in earlier.get("calls", []) if not call.endswith(NO_RUNS)]
+        calls = [*made, f"{self.command} ({when}{f'; {total - there} runs made, {there} there already)' if total > there else NO_RUNS}"]
         return {
             "title": f"SMI: the paper's claims, measured at the scale of {self.scale.name}",
+            "format": FORMAT,
             "scale": self.scale.name,
             "smi": __version__,
             "calls": calls,
             "introduction": "Each claim of the paper beside what was measured here. A claim holds where the 95 % interval of a difference, "
-            "paired by seed, lies on its side, and does not hold where it lies on the other; else this scale cannot tell. The paper's own "
-            "numbers are of other encoders, images and training times.",
+            "paired by seed, lies on its side, and does not hold where it lies on the other; else this scale cannot tell. No interval of "
+            "accuracies is taken to be narrower than their rounding to whole test images makes it. The paper's own numbers are of other "
+            "encoders, images and training times.",
             "facts": {
                 "Command": calls[-1],
                 **({"Before it": "; ".join(calls[:-1])} if calls[1:] else {}),

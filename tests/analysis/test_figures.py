@@ -164,7 +164,9 @@ def test_the_loss_of_one_row_is_shown_as_it_is_and_of_several_as_a_share(seeds):
     for t, run in zip(thin, seeds, strict=True):
         first, *_ = values = [line["loss"] for line in run.metrics()]
         low = min(values)
-        np.testing.assert_allclose(t.y, [(v - low) / (first - low) if low < first else v - first + 1 for v in values])
+        high = first if low < first else max(values)
+        np.testing.assert_allclose(t.y, [(v - low) / (high - low) for v in values])
+        assert list(t.customdata) == values  # under the pointer is the loss itself
 
 
 def test_a_swept_setting_tells_runs_apart(tmp_path):

@@ -93,6 +93,16 @@ def test_a_map_with_channels_last_is_turned():
     assert torch.equal(Encoder(Last(), 7).map(x), x)
 
 
+@pytest.mark.parametrize("found", [torch.zeros(2, 5), (torch.zeros(2, 5, 4, 4),)])
+def test_what_is_no_map_is_a_sentence(found):
+    class Odd(Flat):
+        def forward_features(self, x):
+            return found
+
+    with pytest.raises(UserError, match="the features of Odd before pooling are no map"):
+        Encoder(Odd(), 7).map(torch.randn(2, 3, 8, 8))
+
+
 def test_any_network_can_be_wrapped():
     assert Encoder(nn.Linear(4, 3), 3)(torch.randn(2, 4)).shape == (2, 3)
 

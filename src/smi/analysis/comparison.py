@@ -1,7 +1,8 @@
 """Runs of several methods under the same seeds, beside each other, as tables.
 
 A score's interval is Student's, over seeds. Differences are taken seed by seed, where two runs began with one encoder and saw one order of
-images: what a seed does to both is not in them.
+images: what a seed does to both is not in them. Scores are counted in whole test images: no interval of a difference is narrower than
+that rounding alone would make it.
 """
 
 import csv
@@ -17,7 +18,7 @@ from typing import Any
 from smi.checkpoint import write_text
 from smi.data.places import printable
 from smi.errors import UserError
-from smi.evaluate.fewshot import interval
+from smi.evaluate.fewshot import half_interval, interval
 from smi.results import Result, Score
 from smi.run import Run
 from smi.tables import align
@@ -41,6 +42,17 @@ class Estimate:
             return cls(values[seeds[0]], None, None, seeds) if seeds else None
         return cls(*interval([values[seed] for seed in seeds]), seeds)
 
+    @classmethod
+    def of_differences(cls, ours: Mapping[int, float], other: Mapping[int, float], step: float = 0.0) -> "Estimate | None":
+        """Over the seeds that both have. step: between two neighbouring scores, 0 if it is not known."""
+        gap = cls.of({seed: ours[seed] - other[seed] for seed in ours if seed in other})
+        if gap is None or gap.low is None:
+            return gap
+        half = max(
+            gap.half, half_interval(step * (1 / 6) ** 0.5, len(gap.seeds))
+        )  # a rounded score has variance step² / 12, a difference two
+        return cls(gap.mean, gap.mean - half, gap.mean + half, gap.seeds)
+
     @property
     def half(self) -> float:
         return 0.0 if self.high is None else self.high - self.mean
@@ -52,6 +64,12 @@ class Estimate:
     def points(self) -> str:
         """As a difference, in percentage points."""
         return f"{100 * self.mean:+.1f}" + ("" if self.low is None else f" ± {100 * self.half:.1f}")
+
+
+def step_of(result: Result) -> float:
+    """Between two neighbouring scores: one test image, in one of the draws where a score is a mean over them; 0 if that is not known."""
+    images, draws = result.protocol.get("test", {}).get("images"), result.protocol.get("draws", 1)
+    return 1 / (images * draws) if images else 0.0
 
 
 @dataclass(frozen=True)
@@ -161,8 +179,8 @@ class Comparison:
 
     def difference(self, row: Row, column: Column) -> Estimate | None:
         """To the first row, over the seeds that both have."""
-        own, first = self.values(row, column), self.values(self.rows[0], column)
-        return Estimate.of({seed: own[seed] - first[seed] for seed in own if seed in first})
+        step = 0.0 if row is self.rows[0] else step_of(self.protocols[column[0]])
+        return Estimate.of_differences(self.values(row, column), self.values(self.rows[0], column), step)
 
     @property
     def failed(self) -> list[tuple[str, Trained]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from smi.analysis.comparison import Comparison, Estimate, Row
-from smi.analysis.style import AXIS, FONT, INK, LEFT, RIGHT, SMALL, Look, finish, frame, looks_by_method, plain
+from smi.analysis.style import AXIS, FONT, INK, LEFT, RIGHT, SMALL, SPELT, Look, finish, frame, looks_by_method, plain
 from smi.checkpoint import write_text
 from smi.data.places import printable
 
@@ -96,7 +96,11 @@ def _caption(comparison: Comparison) -> str:
 
 def _label(row: Row) -> str:
     """A method, and the value that it has of what is swept."""
-    return plain(row.method.rsplit(".", 1)[-1] + ("" if row.value is None else f", {_value(row.value)}"))
+    return plain(_spelt(row.method) + ("" if row.value is None else f", {_value(row.value)}"))
+
+
+def _spelt(method: str) -> str:
+    return SPELT.get(method, method.rsplit(".", 1)[-1])
 
 
 def _value(value: Any) -> str:
@@ -206,7 +210,7 @@ def _swept(
             marker=look[method].marker(9, most=0),
             text=[_said(row.name, e) for row, e in mine],
             hovertemplate="%{text}<extra></extra>",
-            name=plain(method),
+            name=plain(_spelt(method)),
             legendgroup=method,
             showlegend=listed,
             cliponaxis=False,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
 
 from smi.analysis.logged import Series, add_lines, add_series, series
-from smi.analysis.style import about_seeds, by_seed, finish, firsts, frame, from_zero, legend, looks, setting
+from smi.analysis.style import about_seeds, by_seed, finish, frame, from_zero, legend, setting
 from smi.errors import UserError
 from smi.run import Run
 
@@ -24,12 +24,12 @@ def loss(runs: Mapping[str, Run]) -> go.Figure:
         frame(figure, x="epoch", y="loss")
         caption += "."
     else:
-        add_lines(figure, groups, fall, hover="epoch %{x:.1f}: %{y:.1%}")
+        add_lines(figure, groups, fall, hover="epoch %{x:.1f}: %{customdata:.4g}", said=lambda run: series(run, "loss"))
         frame(figure, x="epoch", y="loss, between its first and lowest value")
         figure.update_yaxes(tickformat=".0%")
         caption += (
-            ": 100 % is the first that was logged, 0 % the lowest of that run. Losses of different objectives are numbers of different "
-            "sizes, so no curve says which encoder is better."
+            ": 100 % is the first that was logged (of a run that began with its lowest, the highest), 0 % the lowest of that run. Losses "
+            "of different objectives are numbers of different sizes, so no curve says which encoder is better."
         )
     from_zero(figure)
     legend(figure)
@@ -39,8 +39,9 @@ def loss(runs: Mapping[str, Run]) -> go.Figure:
 def _fall(values: Sequence[float]) -> list[float]:
     if not values:
         return []
-    first, low = values[0], min(values)
-    return [(value - low) / (first - low) for value in values] if first > low else [value - first + 1 for value in values]
+    low = min(values)
+    high = values[0] if values[0] > low else max(values)
+    return [(value - low) / ((high - low) or 1) for value in values]
 
 
 def probe(runs: Mapping[str, Run]) -> go.Figure:
@@ -54,7 +55,7 @@ def probe(runs: Mapping[str, Run]) -> go.Figure:
         lines = run.probes()
         return [line["epoch"] for line in lines], [100 * line["probe"]["knn"] for line in lines]
 
-    add_lines(figure, groups, accuracy, hover="epoch %{x:.1f}: %{y:.2f} %", look=looks(firsts(groups)))
+    add_lines(figure, groups, accuracy, hover="epoch %{x:.1f}: %{y:.2f} %")
     frame(figure, x="epoch", y="kNN top-1, %")
     from_zero(figure)
     legend(figure)

@@ -118,7 +118,7 @@ def energies(encoder: Pretrained, images: Tensor) -> tuple[Tensor, tuple[int, in
         features = _last_map(encoder, normalise(images.to(device), encoder.mean, encoder.std, encoder.image_size))
     energy = torch.linalg.vector_norm(features.float(), dim=1, keepdim=True)
     if not energy.isfinite().all():
-        raise UserError("features are not finite, so they have no energy: training diverged")
+        raise UserError(f"the features of {encoder.source} are not finite, so they have no energy: training diverged")
     return interpolate(energy, images.shape[-2:], mode="bilinear")[:, 0].cpu(), (features.shape[2], features.shape[3])
 
 
@@ -127,9 +127,7 @@ def _last_map(encoder: Pretrained, x: Tensor) -> Tensor:
     last = encoder.map(x)
     if min(last.shape[2:]) >= PLACES:
         return last
-    intermediates = getattr(encoder.network, "forward_intermediates", None)  # as timm's networks have it
-    maps: list[Tensor] = intermediates(x, intermediates_only=True) if intermediates else []
-    for features in reversed(maps):
+    for features in reversed(_earlier(encoder, x)):
         if min(features.shape[2:]) >= PLACES:
             return features
     if last.shape[2:].numel() > 1:
@@ -138,6 +136,15 @@ def _last_map(encoder: Pretrained, x: Tensor) -> Tensor:
         f"the last feature map of {encoder.source} has one place for images of {encoder.image_size} pixels, and none before it has "
         f"{PLACES} × {PLACES}, so it cannot show where it looks: give runs with larger images"
     )
+
+
+def _earlier(encoder: Pretrained, x: Tensor) -> list[Tensor]:
+    """Maps [n, C, H, W] of a network of timm, from the first to the last; of others none."""
+    intermediates = getattr(encoder.network, "forward_intermediates", None)
+    if intermediates is None or not type(encoder.network).__module__.startswith("timm."):
+        return []
+    maps: list[Tensor] = intermediates(x, intermediates_only=True)
+    return maps
 
 
 def some_images(sample: Sample, resolution: int, count: int = ROWS) -> tuple[Tensor, list[str]]:

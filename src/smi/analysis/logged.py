@@ -39,20 +39,23 @@ def add_lines(
     hover: str,
     look: Mapping[str, Look] | None = None,
     listed: Callable[[str], bool] = lambda name: True,
+    said: Callable[[Run], Series] | None = None,
     **where: Any,
 ) -> list[str]:
-    """One legend entry for each name. listed: whether it is in the legend."""
+    """One legend entry for each name. listed: whether it is in the legend. said: what `hover` calls customdata, at the same places."""
     look, without = look or looks(firsts(groups)), []
     for name, runs in groups.items():
         every = {int(run.config["seed"]): found for run in runs if len((found := of(run))[1])}
         if not every:
             without.append(name)
             continue
+        told = {int(run.config["seed"]): said(run) for run in runs if int(run.config["seed"]) in every} if said else {}
         if len(every) > 1:
             for seed, (x, y) in every.items():
                 figure.add_scatter(
                     x=x,
                     y=y,
+                    customdata=told[seed][1] if told else None,
                     name=plain(f"{name}, seed {seed}"),
                     legendgroup=name,
                     showlegend=False,
@@ -66,6 +69,7 @@ def add_lines(
         figure.add_scatter(
             x=x,
             y=y,
+            customdata=mean_of(list(told.values()))[1] if told else None,
             name=plain(name),
             legendgroup=name,
             showlegend=listed(name),

@@ -16,15 +16,16 @@ def ratio(runs: Mapping[str, Run]) -> go.Figure:
     if not figure.data:
         raise UserError(
             f"none of these runs has a ratio of redundancy to alignment: the loss of {', '.join(without)} has one term only "
-            "(SMI, BarlowTwins and VICReg have more)"
+            "(SMI, BarlowTwins, VICReg and SimCLR have more)"
         )
     frame(figure, x="epoch", y="redundancy ÷ alignment")
     figure.update_yaxes(rangemode="tozero")
     from_zero(figure)
     legend(figure)
+    negative = " Below 0 one of the two terms is." * any(value < 0 for trace in figure.data for value in trace.y)
     note = f" Of one term only, so not here: {', '.join(without)}." if without else ""
     return finish(
         figure,
         f"Redundancy ÷ alignment while pretraining ({setting(runs.values())}), each term with the weight it has in the loss."
-        f"{note}{about_seeds(by_seed(runs))}",
+        f"{negative}{note}{about_seeds(by_seed(runs))}",
     )

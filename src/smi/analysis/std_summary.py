@@ -73,7 +73,7 @@ def std_summary(sets: Mapping[str, Mapping[str, Run]]) -> go.Figure:
             figure.add_annotation(
                 x=_broken(name),
                 y=middle + half,
-                text=f"{middle:.1f}" + (f"<br>± {half:.1f}" if half else ""),
+                text=f"{middle:.1f}" + (f"<br>± {half:.1f}" if len(groups[data][name]) > 1 else ""),
                 yanchor="bottom",
                 showarrow=False,
                 font={"size": SMALL + 1},

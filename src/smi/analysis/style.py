@@ -104,6 +104,7 @@ def names_of(runs: Sequence[Run], *, by_data: bool = True) -> list[str]:
     facts.append(_other_settings(runs))
     facts.append([f"seed {run.config['seed']}" for run in runs])
     facts.append([run.folder.name for run in runs])
+    facts.append([run.folder.resolve().parent.name for run in runs])
     facts.append([str(run.folder) for run in runs])
     for fact in facts:
         several: dict[tuple[str, str], set[str]] = {}

@@ -1,9 +1,11 @@
 """Table 1: linear classifiers on frozen features, by method. The paper's numbers are of ImageNet; ours of whatever runs are given."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from smi.analysis.comparison import step_of
 from smi.analysis.grouped import NONE, Group, Table, percent, yes
 from smi.analysis.paper import TABLE_1, Accuracy
 from smi.analysis.scores import results_of, top1, top5
@@ -34,6 +36,7 @@ class Here:
     setting: dict[str, Any] = field(default_factory=dict)  # what another method must share to be compared with it
     weight: float | None = None
     folder: str = ""
+    step: float = 0.0  # between two neighbouring accuracies
     label: str = ""  # what tells it from others with the same cells
 
     @property
@@ -92,7 +95,7 @@ def measured(runs: Sequence[Run], data: str | None = None) -> list[Here]:
             )
         others = [{r.stamp for r in every[other.folder]} for other in runs if data_of(other) == data_of(run)]
         shared = next((r for r in results if all(r.stamp in stamps for stamps in others)), results[0])
-        key: tuple[Any, ...] = (shared.stamp, repr(identity(run)))
+        key: tuple[Any, ...] = (shared.stamp, json.dumps(identity(run), sort_keys=True, default=str))
         if any(other.config["seed"] == run.config["seed"] for other, _ in groups.get(key, ())):
             key = (*key, run.folder)  # the same again is no other seed
         groups.setdefault(key, []).append((run, shared))
@@ -117,6 +120,7 @@ def measured(runs: Sequence[Run], data: str | None = None) -> list[Here]:
                 setting={name: value for name, value in identity(run).items() if name != "method"},
                 weight=weight_of(run),
                 folder=str(run.folder),
+                step=step_of(result),
             )
         )
     return _told_apart(found)

@@ -1,5 +1,6 @@
 """Table 3: Barlow Twins against SMI under identical settings, by data set."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import zip_longest
@@ -70,7 +71,7 @@ def _pairs(ones: Sequence[Here], others: Sequence[Here]) -> list[tuple[Here | No
 
 
 def _key(here: Here) -> tuple[Any, ...]:
-    return here.stamp, repr(here.setting)
+    return here.stamp, json.dumps(here.setting, sort_keys=True, default=str)
 
 
 def _label(one: Here | None, other: Here | None) -> str:
@@ -84,7 +85,7 @@ def _difference(one: Here | None, other: Here | None) -> Estimate | None:
     if one is None or other is None:
         return None
     first, second = (dict(zip(here.seeds, here.top1, strict=True)) for here in (one, other))
-    return Estimate.of({seed: second[seed] - first[seed] for seed in second if seed in first})
+    return Estimate.of_differences(second, first, 100 * other.step)
 
 
 def _plain(one: Here | None, other: Here | None) -> dict[str, Any]:

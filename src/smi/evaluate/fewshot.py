@@ -93,6 +93,12 @@ def shuffle(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean, and the ends of Student's interval for it."""
     sample = torch.tensor(values, dtype=torch.float64)
-    half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * sample.std().item() / len(values) ** 0.5
+    half = half_interval(sample.std().item(), len(values))
     mean = sample.mean().item()
     return mean, mean - half, mean + half
+
+
+def half_interval(std: float, count: int) -> float:
+    """To either side of a mean of so many, whose standard deviation was estimated from them."""
+    quantile = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
+    return quantile * std / float(count**0.5)

@@ -50,6 +50,8 @@ class Encoder(nn.Module):
                 f"{type(self.network).__name__} has no forward_features, as timm's networks do, so there is no map of its features"
             )
         features: Tensor = forward_features(x)
+        if not isinstance(features, Tensor) or features.ndim not in (3, 4):
+            raise UserError(f"the features of {type(self.network).__name__} before pooling are no map, [N, C, H, W] or [N, places, C]")
         if features.ndim == 3:  # tokens of a transformer, those that are no place first
             tokens = features[:, getattr(self.network, "num_prefix_tokens", 0) :]
             side = round(tokens.shape[1] ** 0.5)

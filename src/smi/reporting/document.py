@@ -81,7 +81,6 @@ class Gathered:
         self.runs = {one.name: one.run for one in shown}
         self.logged = {name: run for name, run in self.runs.items() if run.metrics()}
         self.looked = {one.row: one.run for one in looked(shown)}
-        self.rows = {one.name: one.row for one in shown}
         self.several = len(self.looked) < len(shown)  # seeds of one row
 
     def document(self, thinner: int = 1) -> Document:
@@ -228,13 +227,13 @@ class Gathered:
         yield from self._spectra(parts)
         yield self._chooser({row: [self._cloud(row, part)] for row, part in parts.items()})
         yield from self._why_not()
-        yield self._drawn("Accuracy against feature std", self._accuracy_std)
-        yield self._drawn("Feature std and accuracy", lambda: std_summary(self._by_data(self._evaluated(self.looked))))
+        yield self._drawn("Accuracy against feature std", lambda: accuracy_std(self._evaluated(self.runs)))
+        yield self._drawn("Feature std and accuracy", lambda: std_summary(self._by_data(self._evaluated(self.runs))))
 
     def _one_of_each(self) -> Iterator[Block]:
         if self.several:
             seeds = listed(dict.fromkeys(str(run.config["seed"]) for run in self.looked.values()))
-            yield Text(f"Of each row one run is looked into here: seed {seeds}.", note=True)
+            yield Text(f"Encoders and images: of each row one run is looked into here, seed {seeds}.", note=True)
 
     def _parts(self) -> dict[str, dict[str, Any]]:
         """Of runs whose encoder could be looked with."""
@@ -276,16 +275,6 @@ class Gathered:
             f"{unlabelled}{thin}"
         )
         return Cloud(FEATURES["tsne"], key, [[round(x, 3) for x in place] for place in part["places"][kept]], caption)
-
-    def _accuracy_std(self) -> Any:
-        runs = self._evaluated(self.runs)
-        figure = accuracy_std(runs)
-        if self.several:  # seeds of one λ are points, not stations of a line
-            for trace in figure.data:
-                texts = list(trace.text or ())
-                trace.text = ["" if text in texts[:i] else text for i, text in enumerate(texts)]
-                trace.mode = "markers+text"
-        return figure
 
     def _evaluated(self, runs: Mapping[str, Run], protocols: Sequence[str] = PROTOCOLS) -> dict[str, Run]:
         """Those with such results, if there are any."""
@@ -346,7 +335,7 @@ class Gathered:
 
     def _maps(self, parts: Mapping[str, dict[str, Any]]) -> Iterator[Block]:
         title = "Where encoders look: energy maps"
-        for rows in grouped(parts, lambda part: part["data"]).values():
+        for rows in grouped(parts, lambda part: (part["data"], *part.get("maps", {}).get("images", ()))).values():
             there = [row for row in rows if "maps" in parts[row]]
             if there:
                 first = parts[there[0]]["maps"]

@@ -72,9 +72,6 @@ class Portrait:
     parts: dict[str, Any]
     missing: dict[str, str]
 
-    def get(self, name: str) -> Any:
-        return self.parts.get(name)
-
 
 def portrait(run: Run, asked: Asked, *, device: str | None = None, num_workers: int | None = None) -> Portrait:
     """As it was kept, or made now."""
@@ -89,15 +86,16 @@ def portrait(run: Run, asked: Asked, *, device: str | None = None, num_workers: 
         which, why = None, str(error)
     with suppress(OSError, ValueError, KeyError):
         found = json.loads(kept.read_text(encoding="utf-8"))
-        again = which is not None and not {"images", "pairs"}.isdisjoint(found["missing"])  # there may be images now that were not
+        again = which is not None and found["gone"]  # there may be images now that were not
         if found["format"] == FORMAT and which in (None, found["which"]) and not again:  # of images that are gone, what was seen of them
             return Portrait(found["parts"], found["missing"])
     if which is None:
         return Portrait({}, {"images": why})
-    made = Painter(run, asked, device, num_workers).paint()
+    painter = Painter(run, asked, device, num_workers)
+    made = painter.paint()
     with suppress(OSError):  # a run's folder may be read-only: then it takes as long again
         kept.parent.mkdir(exist_ok=True)
-        write_text(kept, json.dumps({"format": FORMAT, "which": which, "parts": made.parts, "missing": made.missing}))
+        write_text(kept, json.dumps({"format": FORMAT, "which": which, "gone": painter.gone, "parts": made.parts, "missing": made.missing}))
     return made
 
 
@@ -131,6 +129,7 @@ class Painter:
         self.device = choose_device(device)
         self.parts: dict[str, Any] = {}
         self.missing: dict[str, str] = {}
+        self.gone = False  # images to pretrain on are not there
 
     def paint(self) -> Portrait:
         encoder = load(self.run.folder).to(self.device)
@@ -153,7 +152,7 @@ class Painter:
             return make()
         except UserError as error:
             self.missing[name] = str(error)
-        except (ArithmeticError, LookupError, RuntimeError, ValueError) as error:  # of an encoder that diverged, or is very unusual
+        except Exception as error:  # of an encoder that diverged, or is someone's own and very unusual
             self.missing[name] = f"{name} could not be made ({type(error).__name__}: {error}); `smi doctor {self.run.folder}` may say why"
         return None
 
@@ -220,8 +219,12 @@ class Painter:
         method.to(self.device)
         views = create_views(config, method)
         sample = Sample(self.asked.source, self.asked.root, PAIRS, self.asked.seed, self.num_workers, "pretrain")
-        with sample.open(self.run.about.get("resolution") or config.views.size) as (store, _):
-            images = store[:]
+        try:
+            with sample.open(self.run.about.get("resolution") or config.views.size) as (store, _):
+                images = store[:]
+        except UserError:
+            self.gone = True
+            raise
         self._views(views, images[:: max(1, len(images) // VIEWED)][:VIEWED])
         if len(images) < LEAST:
             raise UserError(f"{len(images)} images are too few to sort pairs of: {LEAST} are needed")
