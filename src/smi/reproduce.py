@@ -134,7 +134,7 @@ SCALES = {
         "the digits that come with scikit-learn, within 15 minutes on two cores",
         (Setup("digits", "digits"),),
         (0.001, 0.01, 0.1, 1.0),
-        ("knn", "linear-cached", "fewshot"),
+        ("knn", "linear-cached"),
         linear_epochs=10,
         settings={"epochs": 4, "log.every": 5, "log.probe_every": 0},
         seconds_a_run=20,
