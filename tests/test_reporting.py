@@ -117,8 +117,8 @@ def test_what_took_long_is_kept_until_it_is_damaged_or_of_other_weights(runs, tm
     assert "painted again" not in page
     assert len(data_of(page)["clouds"]) == 2
     found = json.loads(kept[0].read_text())
-    assert found["gone"] is False
-    kept[0].write_text(json.dumps(found | {"gone": True}))  # images to pretrain on were; they may be there now
+    assert found["again"] is False
+    kept[0].write_text(json.dumps(found | {"again": True}))  # images to pretrain on were; they may be there now
     assert "SMI painted again." in report(runs, tmp_path / "c.html").read_text()
     kept[0].write_text("{")  # cut short
     with (runs[1] / "checkpoints" / "last.pt").open("ab") as file:

@@ -370,7 +370,7 @@ class Work:
             "figures": [entry for name in self.names if name in FIGURES for entry in figures[name]],
             "comparisons": list(self._comparisons()),
         }
-        earlier = self._earlier()
+        earlier = self._earlier() | ({"claims": []} if "claims" in self.names else {})
         when = f"{started:%Y-%m-%d %H:%M %Z}, {duration(time.perf_counter() - begun)}"
         whole = {"about": self._about(total, there, when, earlier.get("about", {})), **_merged(document, earlier)}
         index = self.folder / "index.html"
@@ -511,6 +511,7 @@ class Work:
             return claims(evidence, self._race())
         except Exception as error:  # as of figures
             self.notes.append(f"The claims could not be judged. {_reason(error)}")
+            print(self.notes[-1], file=sys.stderr)
             return []
 
     def _race(self) -> Race | None:
@@ -555,7 +556,7 @@ class Work:
 
     def _about(self, total: int, there: int, when: str, earlier: Mapping[str, Any]) -> dict[str, Any]:
         found = versions()
-        made = [call for call in earlier.get("calls", []) if not call.endswith(NO_RUNS)]
+        made = [call for call in earlier.get("calls", []) if not (call.startswith(f"{self.command} (") and call.endswith(NO_RUNS))]
         calls = [*made, f"{self.command} ({when}{f'; {total - there} runs made, {there} there already)' if total > there else NO_RUNS}"]
         return {
             "title": f"SMI: the paper's claims, measured at the scale of {self.scale.name}",
@@ -565,8 +566,8 @@ class Work:
             "calls": calls,
             "introduction": "Each claim of the paper beside what was measured here. A claim holds where the 95 % interval of a difference, "
             "paired by seed, lies on its side, and does not hold where it lies on the other; else this scale cannot tell. No interval of "
-            "accuracies is taken to be narrower than their rounding to whole test images makes it. The paper's own numbers are of other "
-            "encoders, images and training times.",
+            "a difference of accuracies is taken to be narrower than their rounding to whole test images makes it. The paper's own numbers "
+            "are of other encoders, images and training times.",
             "facts": {
                 "Command": calls[-1],
                 **({"Before it": "; ".join(calls[:-1])} if calls[1:] else {}),

@@ -3,9 +3,10 @@
 for claim in claims([Evidence("cifar10", pair=comparison, sweep=swept)]):
     print(claim.title, [finding.verdict for finding in claim.findings])
 
-Each measure follows from the paper's words and was settled before anything was measured (but for the least width of an interval of
-accuracies, which was added after all seeds of a run on few test images had differed by one). A claim holds where the 95 % interval of the
-difference, paired by seed, lies on its side; it does not hold where the interval lies on the other; else nothing can be said.
+Each measure follows from the paper's words and was settled before anything was measured (but for the least width of an interval of a
+difference of accuracies, which was added after all seeds of a run on few test images had differed by one). A claim holds where the 95 %
+interval of the difference, paired by seed, lies on its side; it does not hold where the interval lies on the other; else nothing can be
+said.
 """
 
 import math

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from smi.analysis.comparison import Comparison, Estimate, Row
-from smi.analysis.style import AXIS, FONT, INK, LEFT, RIGHT, SMALL, SPELT, Look, finish, frame, looks_by_method, plain
+from smi.analysis.style import AXIS, FONT, INK, LEFT, RIGHT, SMALL, Look, finish, frame, looks_by_method, plain, spelt
 from smi.checkpoint import write_text
 from smi.data.places import printable
 
@@ -86,7 +86,8 @@ def figure(comparison: Comparison, *, narrow: bool = False, costs: bool = True) 
 def _caption(comparison: Comparison) -> str:
     seeds = len(comparison.seeds)
     interval = f"Means over {seeds} seeds with 95 % intervals. " if seeds > 1 else "One seed: differences may be chance. "
-    differences = f"Differences are to {comparison.rows[0].name}, paired by seed. " if len(comparison.rows) > 1 else ""
+    first = comparison.rows[0].name.replace(comparison.rows[0].method, spelt(comparison.rows[0].method), 1) if comparison.rows else ""
+    differences = f"Differences are to {first}, paired by seed. " if len(comparison.rows) > 1 else ""
     protocols = "; ".join(dict.fromkeys(f"{r.protocol['name']} on {printable(r.protocol['data'])}" for r in comparison.protocols.values()))
     failed = f" Failed: {', '.join(f'{name}, seed {run.seed}' for name, run in comparison.failed)}." if comparison.failed else ""
     swept = f" Numbers behind names: {comparison.swept}." if comparison.swept else ""
@@ -96,11 +97,7 @@ def _caption(comparison: Comparison) -> str:
 
 def _label(row: Row) -> str:
     """A method, and the value that it has of what is swept."""
-    return plain(_spelt(row.method) + ("" if row.value is None else f", {_value(row.value)}"))
-
-
-def _spelt(method: str) -> str:
-    return SPELT.get(method, method.rsplit(".", 1)[-1])
+    return plain(spelt(row.method) + ("" if row.value is None else f", {_value(row.value)}"))
 
 
 def _value(value: Any) -> str:
@@ -210,7 +207,7 @@ def _swept(
             marker=look[method].marker(9, most=0),
             text=[_said(row.name, e) for row, e in mine],
             hovertemplate="%{text}<extra></extra>",
-            name=plain(_spelt(method)),
+            name=plain(spelt(method)),
             legendgroup=method,
             showlegend=listed,
             cliponaxis=False,

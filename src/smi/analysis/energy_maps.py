@@ -141,7 +141,7 @@ def _last_map(encoder: Pretrained, x: Tensor) -> Tensor:
 def _earlier(encoder: Pretrained, x: Tensor) -> list[Tensor]:
     """Maps [n, C, H, W] of a network of timm, from the first to the last; of others none."""
     intermediates = getattr(encoder.network, "forward_intermediates", None)
-    if intermediates is None or not type(encoder.network).__module__.startswith("timm."):
+    if intermediates is None or not any(kind.__module__.startswith("timm.") for kind in type(encoder.network).__mro__):
         return []
     maps: list[Tensor] = intermediates(x, intermediates_only=True)
     return maps

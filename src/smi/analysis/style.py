@@ -79,6 +79,12 @@ def method_of(run: Run) -> str:
     return SPELT.get(name, name.rsplit(".", 1)[-1])
 
 
+def spelt(name: str) -> str:
+    """The name of a row of a comparison."""
+    method, comma, rest = name.partition(",")
+    return SPELT.get(method, method.rsplit(".", 1)[-1]) + comma + rest.replace("redundancy_weight=", "λ = ")
+
+
 def called(runs: Sequence[Run], *, by_data: bool = True) -> dict[str, Run]:
     """By method, and by whatever else tells those of one method apart: λ, encoder, epochs, another setting, seed; at last their folders.
 

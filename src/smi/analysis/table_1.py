@@ -36,7 +36,7 @@ class Here:
     setting: dict[str, Any] = field(default_factory=dict)  # what another method must share to be compared with it
     weight: float | None = None
     folder: str = ""
-    step: float = 0.0  # between two neighbouring accuracies
+    step: float = 0.0  # between two neighbouring accuracies, in per cent as they are
     label: str = ""  # what tells it from others with the same cells
 
     @property
@@ -44,7 +44,7 @@ class Here:
         return (self.data, self.encoder, str(self.epochs), yes(self.multicrop), mean(self.top1), mean(self.top5), self.protocol)
 
     def plain(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name != "setting"}
+        return {name: value for name, value in asdict(self).items() if name not in ("setting", "step")}
 
 
 def table_1(runs: Sequence[Run], *, data: str | None = None) -> Table:
@@ -120,7 +120,7 @@ def measured(runs: Sequence[Run], data: str | None = None) -> list[Here]:
                 setting={name: value for name, value in identity(run).items() if name != "method"},
                 weight=weight_of(run),
                 folder=str(run.folder),
-                step=step_of(result),
+                step=100 * step_of(result),
             )
         )
     return _told_apart(found)

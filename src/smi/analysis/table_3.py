@@ -85,7 +85,7 @@ def _difference(one: Here | None, other: Here | None) -> Estimate | None:
     if one is None or other is None:
         return None
     first, second = (dict(zip(here.seeds, here.top1, strict=True)) for here in (one, other))
-    return Estimate.of_differences(second, first, 100 * other.step)
+    return Estimate.of_differences(second, first, other.step)
 
 
 def _plain(one: Here | None, other: Here | None) -> dict[str, Any]:

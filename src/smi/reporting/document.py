@@ -22,7 +22,7 @@ from smi.analysis.linear_curves import linear_curves
 from smi.analysis.ratio import ratio
 from smi.analysis.scores import PROTOCOLS, results_of
 from smi.analysis.std_summary import std_summary
-from smi.analysis.style import data_of, method_of
+from smi.analysis.style import data_of, method_of, spelt
 from smi.analysis.tsne import COMPONENTS, perplexity
 from smi.analysis.variance_violin import of_variances
 from smi.errors import UserError
@@ -62,7 +62,7 @@ from smi.reporting.parts import (
     verdict_of,
 )
 from smi.reporting.portrait import Portrait
-from smi.reporting.runs import Shown, looked, spelt
+from smi.reporting.runs import Shown, looked
 from smi.results import Result, read_all, sheet
 from smi.run import Run
 

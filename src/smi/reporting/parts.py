@@ -8,6 +8,7 @@ import numpy as np
 
 from smi.analysis import comparison_figure
 from smi.analysis.comparison import Comparison
+from smi.analysis.style import spelt
 from smi.doctor import examine
 from smi.errors import UserError
 from smi.journal import duration
@@ -22,7 +23,7 @@ from smi.report import (
     Verdict,
 )
 from smi.reporting.portrait import NEAR
-from smi.reporting.runs import Shown, spelt
+from smi.reporting.runs import Shown
 from smi.run import Run
 
 

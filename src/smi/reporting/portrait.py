@@ -86,7 +86,7 @@ def portrait(run: Run, asked: Asked, *, device: str | None = None, num_workers: 
         which, why = None, str(error)
     with suppress(OSError, ValueError, KeyError):
         found = json.loads(kept.read_text(encoding="utf-8"))
-        again = which is not None and found["gone"]  # there may be images now that were not
+        again = which is not None and found["again"]
         if found["format"] == FORMAT and which in (None, found["which"]) and not again:  # of images that are gone, what was seen of them
             return Portrait(found["parts"], found["missing"])
     if which is None:
@@ -95,7 +95,9 @@ def portrait(run: Run, asked: Asked, *, device: str | None = None, num_workers: 
     made = painter.paint()
     with suppress(OSError):  # a run's folder may be read-only: then it takes as long again
         kept.parent.mkdir(exist_ok=True)
-        write_text(kept, json.dumps({"format": FORMAT, "which": which, "gone": painter.gone, "parts": made.parts, "missing": made.missing}))
+        write_text(
+            kept, json.dumps({"format": FORMAT, "which": which, "again": painter.again, "parts": made.parts, "missing": made.missing})
+        )
     return made
 
 
@@ -129,7 +131,7 @@ class Painter:
         self.device = choose_device(device)
         self.parts: dict[str, Any] = {}
         self.missing: dict[str, str] = {}
-        self.gone = False  # images to pretrain on are not there
+        self.again = False  # what is missing may be there the next time
 
     def paint(self) -> Portrait:
         encoder = load(self.run.folder).to(self.device)
@@ -151,9 +153,11 @@ class Painter:
         try:
             return make()
         except UserError as error:
+            self.again |= name == "images"
             self.missing[name] = str(error)
         except Exception as error:  # of an encoder that diverged, or is someone's own and very unusual
             self.missing[name] = f"{name} could not be made ({type(error).__name__}: {error}); `smi doctor {self.run.folder}` may say why"
+            self.again |= isinstance(error, OSError | MemoryError | torch.OutOfMemoryError)
         return None
 
     def _keep(self, name: str, values: NDArray[Any]) -> None:
@@ -223,7 +227,7 @@ class Painter:
             with sample.open(self.run.about.get("resolution") or config.views.size) as (store, _):
                 images = store[:]
         except UserError:
-            self.gone = True
+            self.again = True
             raise
         self._views(views, images[:: max(1, len(images) // VIEWED)][:VIEWED])
         if len(images) < LEAST:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from smi.analysis.comparison import Comparison
-from smi.analysis.style import SPELT, called, data_of
+from smi.analysis.style import called, data_of, spelt
 from smi.data.places import expand
 from smi.errors import UserError
 from smi.run import Run
@@ -60,11 +60,6 @@ def _compared(comparison: Comparison, source: str) -> Iterator[Shown]:
             if (Path(trained.folder) / "config.yaml").is_file():
                 seed = f", seed {trained.seed}" if len(row.runs) > 1 or len(comparison.seeds) > 1 else ""
                 yield Shown(f"{name}{seed}", name, Run(trained.folder), source, trained.command, True)
-
-
-def spelt(name: str) -> str:
-    method, comma, rest = name.partition(",")
-    return SPELT.get(method, method.rsplit(".", 1)[-1]) + comma + rest.replace("redundancy_weight=", "λ = ")
 
 
 def _apart(found: list[Shown]) -> list[Shown]:
