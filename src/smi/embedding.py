@@ -283,7 +283,7 @@ def _writer(out: Path) -> Write:
     if suffix == ".npz":
         return _write_npz
     try:
-        import pyarrow.parquet  # type: ignore[import-untyped]  # noqa: F401
+        import pyarrow.parquet  # noqa: F401
     except ImportError as error:
         raise UserError("Parquet needs pyarrow: pip install 'smi-ssl[parquet]', or write .npz") from error
     return _write_parquet

@@ -414,7 +414,7 @@ def _some_of(source: str | Path, resolution: int, root: str | Path | None) -> li
 
 def _photographs() -> list[Image.Image]:
     """Pieces of the two that come with scikit-learn."""
-    from sklearn.datasets import load_sample_images  # type: ignore[import-untyped]
+    from sklearn.datasets import load_sample_images
 
     pieces = []
     for pixels in load_sample_images().images:  # uint8 [427, 640, 3]

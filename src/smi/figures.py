@@ -308,7 +308,7 @@ def _check(out: Path) -> None:
         raise UserError(f"there is no folder {out.parent} to write {out.name} to")
     if suffix != ".html":
         try:
-            import kaleido  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: F401
+            import kaleido  # noqa: F401
         except ImportError as error:
             raise UserError(
                 f"{suffix} needs the package kaleido: pip install 'smi-ssl[figures]', and Chrome or Chromium (.html needs neither)"
@@ -326,7 +326,7 @@ def _write(figure: Any, partial: Path, suffix: str, name: str) -> None:
 
 def _image(figure: Any, format: str) -> bytes:
     """By way of a browser, which kaleido starts; MathJax, which no figure has need of, is not asked of the network."""
-    import plotly.io  # type: ignore[import-untyped,unused-ignore]
+    import plotly.io
 
     from smi.analysis.style import harmless
 

@@ -61,7 +61,7 @@ class WandB:
 
     def __init__(self, folder: Path, config: Mapping[str, Any]):
         try:
-            import wandb  # type: ignore[import-not-found,unused-ignore]
+            import wandb
         except ImportError as error:
             raise UserError("W&B is not installed: pip install 'smi-ssl[wandb]'") from error
         kept = folder / "wandb-id"

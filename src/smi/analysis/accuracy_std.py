@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import mean
 
-from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
+from plotly import graph_objects as go
 
 from smi.analysis.logged import last_epoch
 from smi.analysis.scores import comparable, top1

@@ -17,7 +17,7 @@ GREY = "#bbbbbb"
 
 def write_figure(comparison: Comparison, path: Path) -> None:
     """A page that opens without a network: two panels side by side, or one beneath the other where there is no room."""
-    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped,unused-ignore]
+    from plotly.offline import get_plotlyjs
 
     wide, narrow = figure(comparison).to_json(), figure(comparison, narrow=True).to_json()
     write_text(
@@ -38,7 +38,7 @@ def figure(comparison: Comparison, *, narrow: bool = False, costs: bool = True) 
 
     narrow: one beneath the other. costs: with time and memory.
     """
-    from plotly.subplots import make_subplots  # type: ignore[import-untyped,unused-ignore]
+    from plotly.subplots import make_subplots
 
     several = len(comparison.rows) > 1
     cells: list[tuple[str, Any]] = []

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
+from plotly import graph_objects as go
 
 from smi.analysis.logged import Series, add_lines, add_series, series
 from smi.analysis.style import about_seeds, by_seed, finish, frame, from_zero, legend, setting

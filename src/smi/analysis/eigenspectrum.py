@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
+from plotly import graph_objects as go
 from torch import Tensor
 
 from smi.analysis.style import INK, SMALL, about_seeds, by_seed, finish, firsts, frame, legend, looks, plain

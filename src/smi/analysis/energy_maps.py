@@ -6,8 +6,8 @@ The map is the network's last; of small images, where that has few places or one
 from collections.abc import Mapping, Sequence
 
 import torch
-from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
-from plotly.subplots import make_subplots  # type: ignore[import-untyped,unused-ignore]
+from plotly import graph_objects as go
+from plotly.subplots import make_subplots
 from torch import Tensor
 from torch.nn.functional import interpolate
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
+from plotly import graph_objects as go
 
 from smi.analysis.logged import Series, add_lines, lines_of
 from smi.analysis.style import about_seeds, by_seed, finish, frame, from_zero, legend, setting

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
-from plotly.subplots import make_subplots  # type: ignore[import-untyped,unused-ignore]
+from plotly import graph_objects as go
+from plotly.subplots import make_subplots
 from torch import Tensor
 
 from smi.analysis.pictures import add_picture

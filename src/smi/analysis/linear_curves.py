@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
-from plotly.subplots import make_subplots  # type: ignore[import-untyped,unused-ignore]
+from plotly import graph_objects as go
+from plotly.subplots import make_subplots
 
 from smi.analysis.scores import comparable
 from smi.analysis.style import INK, about_seeds, by_seed_on, finish, firsts, frame, legend, looks, plain

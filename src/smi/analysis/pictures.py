@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
+from plotly import graph_objects as go
 
 LEAST = 128  # pixels of a side: smaller images are enlarged by a whole number, so that browsers do not blur them
 

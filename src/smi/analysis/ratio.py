@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
+from plotly import graph_objects as go
 
 from smi.analysis.logged import add_series
 from smi.analysis.style import about_seeds, by_seed, finish, frame, from_zero, legend, setting

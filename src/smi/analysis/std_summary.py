@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
-from plotly.subplots import make_subplots  # type: ignore[import-untyped,unused-ignore]
+from plotly import graph_objects as go
+from plotly.subplots import make_subplots
 
 from smi.analysis.logged import add_lines, series
 from smi.analysis.scores import comparable, top1

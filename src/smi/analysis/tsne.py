@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from plotly import graph_objects as go  # type: ignore[import-untyped,unused-ignore]
-from plotly.subplots import make_subplots  # type: ignore[import-untyped,unused-ignore]
+from plotly import graph_objects as go
+from plotly.subplots import make_subplots
 
 from smi.analysis.sample import Features
 from smi.analysis.style import FONT, SMALL, finish, plain
@@ -71,8 +71,8 @@ def tsne(places: Mapping[str, NDArray[np.float32]], features: Mapping[str, Featu
 
 def embed(h: NDArray[np.float32], *, seed: int = 0) -> NDArray[np.float32]:
     """[n, F] to [n, 3]."""
-    from sklearn.decomposition import PCA  # type: ignore[import-untyped,unused-ignore]
-    from sklearn.manifold import TSNE  # type: ignore[import-untyped,unused-ignore]
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
 
     if len(h) < 5:
         raise UserError(f"t-SNE takes five images or more, not {len(h)}")

@@ -168,7 +168,7 @@ def _named(target: str | Path, files: FileSet) -> FileSet:
 
 def _digits(split: Split) -> ArraySet:
     """1,797 handwritten digits of 8 x 8, which come with scikit-learn; it names no split, so a tenth is held out as from a folder."""
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+    from sklearn.datasets import load_digits
 
     digits = load_digits()
     held_out = np.array([is_held_out(f"digits/{i}") for i in range(len(digits.target))])

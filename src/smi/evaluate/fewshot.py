@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from scipy.special import stdtrit  # type: ignore[import-untyped]
+from scipy.special import stdtrit
 from torch import Tensor
 
 from smi.data.batches import derive

@@ -86,7 +86,7 @@ def _own(name: str) -> str:
 
 
 def _plotly() -> str:
-    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped,unused-ignore]
+    from plotly.offline import get_plotlyjs
 
     found: str = get_plotlyjs()
     return found.replace("</script", "<\\/script").replace("<!--", "<\\!--").replace("\r", "")

@@ -296,7 +296,7 @@ def encoded(image: Image.Image) -> str:
 
 def overlaid(image: Tensor, energy: Tensor) -> str:
     """uint8 [3, S, S] in grey under the energy [S, S] in plotly's Inferno."""
-    from plotly.colors import sample_colorscale, unlabel_rgb  # type: ignore[import-untyped,unused-ignore]
+    from plotly.colors import sample_colorscale, unlabel_rgb
 
     colours = np.array([unlabel_rgb(c) for c in sample_colorscale("Inferno", np.linspace(0, 1, 256))], dtype=np.float32)
     size = (LARGE, LARGE)
