@@ -138,7 +138,7 @@ def families(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
     """Runs that differ by their seed alone are together; of two with one seed too, each is for itself."""
     found: dict[str, list[Run]] = {}
     for run in runs:
-        found.setdefault(json.dumps(identity(run), sort_keys=True, default=str), []).append(run)
+        found.setdefault(as_key(identity(run)), []).append(run)
     kept: list[tuple[Run, ...]] = []
     for some in found.values():
         distinct = len({run.config["seed"] for run in some}) == len(some)
@@ -149,6 +149,11 @@ def families(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
 def identity(run: Run) -> dict[str, Any]:
     """What a run learns from, but for its seed: its configuration without what other methods would have had, or what is logged."""
     return {name: value for name, value in run.config.items() if name not in ("seed", "methods", "log", "precision")}
+
+
+def as_key(setting: Mapping[str, Any]) -> str:
+    """The same for the same settings, in whatever order they were written."""
+    return json.dumps(setting, sort_keys=True, default=str)
 
 
 def by_seed(runs: Mapping[str, Run]) -> dict[str, tuple[Run, ...]]:

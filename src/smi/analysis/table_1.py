@@ -1,6 +1,5 @@
 """Table 1: linear classifiers on frozen features, by method. The paper's numbers are of ImageNet; ours of whatever runs are given."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -9,7 +8,7 @@ from smi.analysis.comparison import step_of
 from smi.analysis.grouped import NONE, Group, Table, percent, yes
 from smi.analysis.paper import TABLE_1, Accuracy
 from smi.analysis.scores import results_of, top1, top5
-from smi.analysis.style import data_of, identity, method_of, weight_of
+from smi.analysis.style import as_key, data_of, identity, method_of, weight_of
 from smi.errors import UserError
 from smi.evaluate.fewshot import interval
 from smi.methods import HOMES, find_method
@@ -95,7 +94,7 @@ def measured(runs: Sequence[Run], data: str | None = None) -> list[Here]:
             )
         others = [{r.stamp for r in every[other.folder]} for other in runs if data_of(other) == data_of(run)]
         shared = next((r for r in results if all(r.stamp in stamps for stamps in others)), results[0])
-        key: tuple[Any, ...] = (shared.stamp, json.dumps(identity(run), sort_keys=True, default=str))
+        key: tuple[Any, ...] = (shared.stamp, as_key(identity(run)))
         if any(other.config["seed"] == run.config["seed"] for other, _ in groups.get(key, ())):
             key = (*key, run.folder)  # the same again is no other seed
         groups.setdefault(key, []).append((run, shared))

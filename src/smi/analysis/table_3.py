@@ -1,6 +1,5 @@
 """Table 3: Barlow Twins against SMI under identical settings, by data set."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import zip_longest
@@ -9,6 +8,7 @@ from typing import Any
 from smi.analysis.comparison import Estimate
 from smi.analysis.grouped import NONE, Group, Table
 from smi.analysis.paper import TABLE_3
+from smi.analysis.style import as_key
 from smi.analysis.table_1 import Here, mean, measured
 from smi.config import differences
 from smi.run import Run
@@ -71,7 +71,7 @@ def _pairs(ones: Sequence[Here], others: Sequence[Here]) -> list[tuple[Here | No
 
 
 def _key(here: Here) -> tuple[Any, ...]:
-    return here.stamp, json.dumps(here.setting, sort_keys=True, default=str)
+    return here.stamp, as_key(here.setting)
 
 
 def _label(one: Here | None, other: Here | None) -> str:
