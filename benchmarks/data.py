@@ -30,7 +30,9 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 def run(arguments: argparse.Namespace) -> dict:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        return measure(arguments.images or photographs(folder), arguments.cifar10 or cifar10(folder), folder)
+        return measure(
+            arguments.images or photographs(folder), arguments.cifar10 or cifar10(folder), folder
+        )
 
 
 def measure(images: Path, cifar: Path, scratch: Path) -> dict:
@@ -66,7 +68,9 @@ def measure(images: Path, cifar: Path, scratch: Path) -> dict:
 def bare_loop(paths: list[str]) -> float:
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(CORES + 1)
-    processes = [context.Process(target=decode_share, args=(paths[i::CORES], barrier)) for i in range(CORES)]
+    processes = [
+        context.Process(target=decode_share, args=(paths[i::CORES], barrier)) for i in range(CORES)
+    ]
     for process in processes:
         process.start()
     barrier.wait()
@@ -84,7 +88,9 @@ def decode_share(paths: list[str], barrier) -> None:
             side = min(width, height)
             left, top = (width - side) / 2, (height - side) / 2
             box = (left, top, left + side, top + side)
-            image.convert("RGB").resize((RESOLUTION, RESOLUTION), Image.Resampling.BILINEAR, box=box)
+            image.convert("RGB").resize(
+                (RESOLUTION, RESOLUTION), Image.Resampling.BILINEAR, box=box
+            )
 
 
 def load_cifar10(root: Path) -> float:
@@ -101,7 +107,10 @@ def read_rates(files, cache: Path) -> dict[str, float]:
     from smi.data.batches import Batches
     from smi.data.store import CachedStore, StreamingStore
 
-    stores = {"cached": CachedStore(files, RESOLUTION, cache), "streaming": StreamingStore(files, RESOLUTION)}
+    stores = {
+        "cached": CachedStore(files, RESOLUTION, cache),
+        "streaming": StreamingStore(files, RESOLUTION),
+    }
     rates = {}
     for name, store in stores.items():
         batches = Batches(store, min(256, len(store)), seed=0).starting_at(0)
@@ -119,7 +128,9 @@ def photographs(scratch: Path) -> Path:
     folder.mkdir()
     random = np.random.default_rng(0)
     for i in range(NUM_IMAGES):
-        coarse = Image.fromarray(random.integers(0, 256, (24, 32, 3), dtype=np.uint8)).resize((500, 375), Image.Resampling.BICUBIC)
+        coarse = Image.fromarray(random.integers(0, 256, (24, 32, 3), dtype=np.uint8)).resize(
+            (500, 375), Image.Resampling.BICUBIC
+        )
         noise = random.normal(0, 6, (375, 500, 1))
         pixels = np.clip(np.asarray(coarse) + noise, 0, 255).astype(np.uint8)
         Image.fromarray(pixels).save(folder / f"{i:04}.jpg", quality=85)

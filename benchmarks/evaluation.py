@@ -22,7 +22,13 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 NUM_TRAIN, NUM_TEST, NUM_FEATURES, NUM_CLASSES = 50_000, 10_000, 512, 10
 K, TEMPERATURE, L2 = 20, 0.07, 1e-3
 NUM_IMAGES, PIXELS, BATCH = 4096, 32, 256
-OURS, COSINE, EUCLIDEAN, SKLEARN, BARE = "smi", "scikit-learn, cosine", "scikit-learn, Euclidean", "scikit-learn", "bare encoder"
+OURS, COSINE, EUCLIDEAN, SKLEARN, BARE = (
+    "smi",
+    "scikit-learn, cosine",
+    "scikit-learn, Euclidean",
+    "scikit-learn",
+    "bare encoder",
+)
 
 Contestants = dict[str, Callable[[], float | None]]
 
@@ -39,7 +45,9 @@ def run(arguments) -> dict:
         "features": turns(extraction(), arguments.rounds),
     }
     rows = {"train": arguments.train, "test": arguments.test, "images": NUM_IMAGES}
-    return stamp(f"{CORES} cores", torch=torch.__version__, **{"scikit-learn": sklearn.__version__}) | {"rows": rows, **results}
+    return stamp(
+        f"{CORES} cores", torch=torch.__version__, **{"scikit-learn": sklearn.__version__}
+    ) | {"rows": rows, **results}
 
 
 def features(n: int):
@@ -60,19 +68,27 @@ def neighbours(train, test) -> Contestants:
     from sklearn.neighbors import KNeighborsClassifier
     from sklearn.preprocessing import normalize
 
-    from smi.evaluate import knn_accuracy
+    from smi.evaluation import knn_accuracy
 
     x, y, xt, yt = (part.numpy() for part in (*train, *test))
 
     def cosine() -> float:
-        model = KNeighborsClassifier(K, metric="cosine", weights=lambda d: np.exp((1 - d) / TEMPERATURE), n_jobs=-1)
+        model = KNeighborsClassifier(
+            K, metric="cosine", weights=lambda d: np.exp((1 - d) / TEMPERATURE), n_jobs=-1
+        )
         return model.fit(x, y).score(xt, yt)
 
     def euclidean() -> float:
-        model = KNeighborsClassifier(K, weights=lambda d: np.exp((1 - d**2 / 2) / TEMPERATURE), n_jobs=-1)
+        model = KNeighborsClassifier(
+            K, weights=lambda d: np.exp((1 - d**2 / 2) / TEMPERATURE), n_jobs=-1
+        )
         return model.fit(normalize(x), y).score(normalize(xt), yt)
 
-    return {OURS: lambda: knn_accuracy(*train, *test, k=K, temperature=TEMPERATURE).top1, COSINE: cosine, EUCLIDEAN: euclidean}
+    return {
+        OURS: lambda: knn_accuracy(*train, *test, k=K, temperature=TEMPERATURE).top1,
+        COSINE: cosine,
+        EUCLIDEAN: euclidean,
+    }
 
 
 def linear(train, test) -> Contestants:
@@ -80,12 +96,14 @@ def linear(train, test) -> Contestants:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    from smi.evaluate import linear_accuracy
+    from smi.evaluation import linear_accuracy
 
     x, y, xt, yt = (part.numpy() for part in (*train, *test))
 
     def theirs() -> float:
-        model = make_pipeline(StandardScaler(), LogisticRegression(C=1 / (L2 * len(x)), max_iter=1000))
+        model = make_pipeline(
+            StandardScaler(), LogisticRegression(C=1 / (L2 * len(x)), max_iter=1000)
+        )
         return model.fit(x, y).score(xt, yt)
 
     return {OURS: lambda: linear_accuracy(*train, *test, grid=[L2]).top1, SKLEARN: theirs}
@@ -98,10 +116,12 @@ def extraction() -> Contestants:
 
     from smi.data.sources import ArraySet
     from smi.data.store import ArrayStore
-    from smi.evaluate import extract
+    from smi.evaluation import extract
     from smi.nn import create_encoder
 
-    pixels = np.random.default_rng(0).integers(0, 256, (NUM_IMAGES, 3, PIXELS, PIXELS), dtype=np.uint8)
+    pixels = np.random.default_rng(0).integers(
+        0, 256, (NUM_IMAGES, 3, PIXELS, PIXELS), dtype=np.uint8
+    )
     store = ArrayStore(ArraySet("noise", "train", (pixels,)))
     encoder = create_encoder("resnet-small", image_size=PIXELS).eval()
     ready = ((store[:] / 255 - 0.5) / 0.25).to(memory_format=torch.channels_last)
@@ -136,7 +156,9 @@ def ratio(found: dict, opponent: str) -> float:
 
 
 def table(results: dict) -> str:
-    rows, nearest, fitted, extracted = (results[name] for name in ("rows", "nearest", "linear", "features"))
+    rows, nearest, fitted, extracted = (
+        results[name] for name in ("rows", "nearest", "linear", "features")
+    )
     size = f"{rows['train']:,} × {NUM_FEATURES}"
     lines = [
         "| speed: ours ÷ theirs | measured | asked for |",
@@ -149,10 +171,16 @@ def table(results: dict) -> str:
         "| | seconds | accuracy, % |",
         "|---|---:|---:|",
     ]
-    for label, found in (("nearest neighbours", nearest), ("linear classifier", fitted), ("features", extracted)):
+    for label, found in (
+        ("nearest neighbours", nearest),
+        ("linear classifier", fitted),
+        ("features", extracted),
+    ):
         for name, values in found.items():
             accuracy = "" if values["accuracy"] is None else f"{100 * values['accuracy']:.2f}"
-            lines.append(f"| {label}: {name} | {statistics.median(values['seconds']):.2f} | {accuracy} |")
+            lines.append(
+                f"| {label}: {name} | {statistics.median(values['seconds']):.2f} | {accuracy} |"
+            )
     return "\n".join([*lines, "", footer(results)])
 
 

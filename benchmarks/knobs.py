@@ -39,39 +39,61 @@ BUDGETS = {
 CHOSEN = {"data.images": 6000, "log.probe_images": 6000}
 
 
-def run(recipe: str, chosen: bool, where: dict[str, Any], out: Path, only: list[str], part: tuple[int, int]) -> None:
+def run(
+    recipe: str,
+    chosen: bool,
+    where: dict[str, Any],
+    out: Path,
+    only: list[str],
+    part: tuple[int, int],
+) -> None:
     import torch
 
     import smi
 
     budget = CHOSEN if chosen else BUDGETS[recipe]
     common = ({} if chosen else {"data.validation": 0.1}) | budget | {"log.probe_every": 100}
-    results = json.loads(out.read_text()) if out.is_file() else {"untrained": untrained(recipe, common, where), "trials": {}}
+    results = (
+        json.loads(out.read_text())
+        if out.is_file()
+        else {"untrained": untrained(recipe, common, where), "trials": {}}
+    )
     trials: list[tuple[str, str, dict[str, float]]] = []
     for method, (knob, values) in KNOBS.items():
         if not only or method in only:
-            trials += [(method, "", {})] if chosen else [(method, f"{value:g}", {f"method.{knob}": value}) for value in values]
+            trials += (
+                [(method, "", {})]
+                if chosen
+                else [(method, f"{value:g}", {f"method.{knob}": value}) for value in values]
+            )
     for method, label, settings in trials[part[0] :: part[1]]:
         found = results["trials"].setdefault(method, {})
         if label in found:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            trained = smi.pretrain(recipe, out=f"{folder}/run", method=method, settings=common | settings, **where)
+            trained = smi.pretrain(
+                recipe, out=f"{folder}/run", method=method, settings=common | settings, **where
+            )
             losses = [line["loss"] for line in trained.metrics()]
-            found[label] = {"knn": trained.probes()[-1]["probe"]["knn"], "loss": [losses[0], losses[-1]]}
+            found[label] = {
+                "knn": trained.probes()[-1]["probe"]["knn"],
+                "loss": [losses[0], losses[-1]],
+            }
         print(f"{method} {settings}: {found[label]}", flush=True)
         about = stamp(f"{torch.get_num_threads()} thread(s)", torch=torch.__version__)
-        out.write_text(json.dumps(results | about | {"recipe": recipe, "budget": budget}, indent=2) + "\n")
+        out.write_text(
+            json.dumps(results | about | {"recipe": recipe, "budget": budget}, indent=2) + "\n"
+        )
 
 
 def untrained(recipe: str, common: dict[str, Any], where: dict[str, Any]) -> float:
     """kNN on the same images of the encoder that all methods start from."""
     import torch
 
-    from smi.config import resolve
-    from smi.data.batches import derive
-    from smi.images import Images
+    from smi.config.resolve import resolve
     from smi.nn import create_encoder
+    from smi.seeds import derive
+    from smi.training.probe import Images
     from smi.views import policy
 
     data = {"data": str(where["data"])} if where["data"] else {}
@@ -86,17 +108,29 @@ def untrained(recipe: str, common: dict[str, Any], where: dict[str, Any]) -> flo
 
 def table(results: dict) -> str:
     chosen = all(list(found) == [""] for found in results["trials"].values())
-    lines = ["| method | kNN on test images | loss, first and last line |", "|---|---:|---:|"] if chosen else []
-    lines = lines or ["| method | knob | kNN on validation images | loss of the best, first and last line |", "|---|---|---|---:|"]
+    lines = (
+        ["| method | kNN on test images | loss, first and last line |", "|---|---:|---:|"]
+        if chosen
+        else []
+    )
+    lines = lines or [
+        "| method | knob | kNN on validation images | loss of the best, first and last line |",
+        "|---|---|---|---:|",
+    ]
     for method, found in results["trials"].items():
         best = max(found, key=lambda value: found[value]["knn"])
         first, last = found[best]["loss"]
-        values = ", ".join(f"{'**' * (v == best)}{v}: {trial['knn']:.3f}{'**' * (v == best)}" for v, trial in found.items())
+        values = ", ".join(
+            f"{'**' * (v == best)}{v}: {trial['knn']:.3f}{'**' * (v == best)}"
+            for v, trial in found.items()
+        )
         cells = f"{found[best]['knn']:.3f}" if chosen else f"`{KNOBS[method][0]}` | {values}"
         lines.append(f"| {method} | {cells} | {first:.4g} → {last:.4g} |")
     lines.append(f"| untrained encoder | {'' if chosen else '| '}{results['untrained']:.3f} | |")
     budget = ", ".join(f"`{name}` {value}" for name, value in results["budget"].items())
-    return "\n".join([*lines, "", f"Recipe `{results['recipe']}` with {budget}; one seed. {footer(results)}"])
+    return "\n".join(
+        [*lines, "", f"Recipe `{results['recipe']}` with {budget}; one seed. {footer(results)}"]
+    )
 
 
 def merged(parts: list[dict]) -> dict:
@@ -107,7 +141,11 @@ def merged(parts: list[dict]) -> dict:
             trials[method] = trials.get(method, {}) | found
     order = {method: [f"{value:g}" for value in values] for method, (_, values) in KNOBS.items()}
     return parts[0] | {
-        "trials": {m: {v: trials[m][v] for v in ("", *values) if v in trials[m]} for m, values in order.items() if m in trials}
+        "trials": {
+            m: {v: trials[m][v] for v in ("", *values) if v in trials[m]}
+            for m, values in order.items()
+            if m in trials
+        }
     }
 
 
@@ -117,15 +155,35 @@ def main() -> None:
     parser.add_argument("--root", type=Path)
     parser.add_argument("--data")
     parser.add_argument("--methods", nargs="*", default=[], help="only these")
-    parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "OF"), help="share the work with other processes")
-    parser.add_argument("--chosen", action="store_true", help="every method once, as the recipe has it")
+    parser.add_argument(
+        "--part",
+        type=int,
+        nargs=2,
+        default=(0, 1),
+        metavar=("I", "OF"),
+        help="share the work with other processes",
+    )
+    parser.add_argument(
+        "--chosen", action="store_true", help="every method once, as the recipe has it"
+    )
     parser.add_argument("--show", action="store_true")
     arguments = parser.parse_args()
     out = RESULTS / f"{'methods' if arguments.chosen else 'knobs'}-{arguments.recipe}.json"
-    files = [out.with_suffix(f".{i}.json") for i in range(arguments.part[1])] if arguments.part[1] > 1 else [out]
+    files = (
+        [out.with_suffix(f".{i}.json") for i in range(arguments.part[1])]
+        if arguments.part[1] > 1
+        else [out]
+    )
     if not arguments.show:
         where = {"root": arguments.root, "data": arguments.data}
-        run(arguments.recipe, arguments.chosen, where, files[arguments.part[0]], arguments.methods, tuple(arguments.part))
+        run(
+            arguments.recipe,
+            arguments.chosen,
+            where,
+            files[arguments.part[0]],
+            arguments.methods,
+            tuple(arguments.part),
+        )
     parts = [json.loads(file.read_text()) for file in files if file.is_file()]
     results = merged(parts)
     if arguments.part[1] > 1 and arguments.show:

@@ -15,7 +15,9 @@ from collections.abc import Callable, Container
 
 from machine import command, footer, main, stamp
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler that counts memory speaks on the terminal otherwise
+os.environ.setdefault(
+    "KINETO_LOG_LEVEL", "99"
+)  # the profiler that counts memory speaks on the terminal otherwise
 
 N, K = 256, 8192
 
@@ -26,7 +28,7 @@ def run(_: object) -> dict:
     import torch
 
     from smi import losses
-    from smi.analysis.cost import peak_bytes
+    from smi.paper.cost import peak_bytes
 
     torch.set_num_threads(2)
 
@@ -69,10 +71,15 @@ def run(_: object) -> dict:
     large = {}
     for n, k in [(4096, 256), (4096, 2048), (8192, 256)]:
         zs = embeddings(n, k)
-        steps = {"SMI": step(losses.SMILoss(), zs), "SMI, plain": step(lambda *z: losses.smi_loss_plain(*z).total, zs)}
+        steps = {
+            "SMI": step(losses.SMILoss(), zs),
+            "SMI, plain": step(lambda *z: losses.smi_loss_plain(*z).total, zs),
+        }
         large[f"{n}x{k}"] = medians(steps, slow=steps)
     zs = embeddings(16384, 256)
-    memory = peak_bytes(step(losses.SMILoss(), zs), torch.device("cpu")) - sum(z.grad.numel() * 4 for z in zs)
+    memory = peak_bytes(step(losses.SMILoss(), zs), torch.device("cpu")) - sum(
+        z.grad.numel() * 4 for z in zs
+    )
     return stamp("2 threads", torch=torch.__version__, lightly=lightly.__version__) | {
         "seconds": seconds,
         "seconds_large": large,
@@ -80,7 +87,9 @@ def run(_: object) -> dict:
     }
 
 
-def medians(steps: dict[str, Callable[[], None]], slow: Container[str] = ()) -> dict[str, list[float]]:
+def medians(
+    steps: dict[str, Callable[[], None]], slow: Container[str] = ()
+) -> dict[str, list[float]]:
     """Seconds by name: a median of eight in each of seven rounds, after two to warm up; for the slow, one round of three after one."""
     rounds: dict[str, list[float]] = {name: [] for name in steps}
     for current in range(7):
@@ -107,7 +116,14 @@ def ratio(rounds: dict[str, list[float]], slower: str, faster: str) -> float:
 
 def table(results: dict) -> str:
     seconds = results["seconds"]
-    rows = [(f"SMI ÷ the seven {N}×{K}×{N} products it cannot avoid", ratio(seconds, "SMI", "seven products"), "≤", 1.25)]
+    rows = [
+        (
+            f"SMI ÷ the seven {N}×{K}×{N} products it cannot avoid",
+            ratio(seconds, "SMI", "seven products"),
+            "≤",
+            1.25,
+        )
+    ]
     for opponent, ours, target in (
         ("lightly NTXentLoss", "SMI", 3),
         ("lightly BarlowTwinsLoss", "SMI", 30),
@@ -118,12 +134,28 @@ def table(results: dict) -> str:
     ):
         rows.append((f"{opponent} ÷ our {ours}", ratio(seconds, opponent, ours), "≥", target))
     for size, large in results["seconds_large"].items():
-        rows.append((f"plain ÷ fused SMI at {size.replace('x', '×')}", ratio(large, "SMI, plain", "SMI"), "≥", 1))
-    rows.append(("SMI at 16384×256: peak MB beyond inputs and gradients", results["memory_16384x256_mb"], "<", 400))
+        rows.append(
+            (
+                f"plain ÷ fused SMI at {size.replace('x', '×')}",
+                ratio(large, "SMI, plain", "SMI"),
+                "≥",
+                1,
+            )
+        )
+    rows.append(
+        (
+            "SMI at 16384×256: peak MB beyond inputs and gradients",
+            results["memory_16384x256_mb"],
+            "<",
+            400,
+        )
+    )
     lines = ["| ratio (forward + backward) | measured | asked for |", "|---|---:|---:|"]
     lines += [f"| {name} | {value:.3g} | {sign} {target:g} |" for name, value, sign, target in rows]
     lines += ["", f"| at {N}×{K} | milliseconds |", "|---|---:|"]
-    lines += [f"| {name} | {statistics.median(rounds) * 1e3:.1f} |" for name, rounds in seconds.items()]
+    lines += [
+        f"| {name} | {statistics.median(rounds) * 1e3:.1f} |" for name, rounds in seconds.items()
+    ]
     return "\n".join([*lines, "", footer(results)])
 
 

@@ -11,9 +11,16 @@ from pathlib import Path
 RESULTS = Path(__file__).parent.parent / "results"
 
 
-def main(parser: argparse.ArgumentParser, name: str, run: Callable[[argparse.Namespace], dict], table: Callable[[dict], str]) -> None:
+def main(
+    parser: argparse.ArgumentParser,
+    name: str,
+    run: Callable[[argparse.Namespace], dict],
+    table: Callable[[dict], str],
+) -> None:
     """Run and write results/benchmark-NAME.json, or --show it; print its table."""
-    parser.add_argument("--show", action="store_true", help="print the table of the last run instead of running")
+    parser.add_argument(
+        "--show", action="store_true", help="print the table of the last run instead of running"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS / f"benchmark-{name}.json")
     arguments = parser.parse_args()
     if not arguments.show:
@@ -24,12 +31,16 @@ def main(parser: argparse.ArgumentParser, name: str, run: Callable[[argparse.Nam
 
 
 def command(doc: str | None) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    return argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
 
 
 def stamp(hardware: str, **versions: str) -> dict[str, object]:
     command = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    commit = subprocess.run(
+        command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "commit": commit.stdout.strip(),

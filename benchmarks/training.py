@@ -40,7 +40,12 @@ def run(arguments: Any) -> dict:
     root = ["--root", str(arguments.root)] if arguments.root else []
     for _ in range(ROUNDS):
         for name in CONTENDERS:
-            process = subprocess.run([sys.executable, __file__, "--one", name, *root], capture_output=True, text=True, check=True)
+            process = subprocess.run(
+                [sys.executable, __file__, "--one", name, *root],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
             measured = json.loads(process.stdout.splitlines()[-1])
             rounds[name].append(measured["images_per_second"])
             shares += measured["shares"]
@@ -61,7 +66,9 @@ def measure(name: str, root: Path | None) -> dict[str, Any]:
         return {"images_per_second": _lightly(name.split(", ")[1], _images(root)), "shares": []}
     parts: dict[str, list[float]] = {"gradient norm": [], "metrics": []}
     speed = _ours(name.split(", ")[1], root, parts)
-    metrics = statistics.median(parts["gradient norm"]) + statistics.median(parts["metrics"]) / 10  # as often as the recipe has them
+    metrics = (
+        statistics.median(parts["gradient norm"]) + statistics.median(parts["metrics"]) / 10
+    )  # as often as the recipe has them
     return {"images_per_second": speed, "shares": [metrics * speed / N] if name == OURS else []}
 
 
@@ -73,11 +80,14 @@ def _images(root: Path | None) -> Any:
 
 def _ours(method: str, root: Path | None, parts: dict[str, list[float]]) -> float:
     import smi
-    import smi.journal
-    import smi.train
+    import smi.training.journal
+    import smi.training.loop
 
-    with tempfile.TemporaryDirectory() as folder, _timed(smi.train, "gradient_norm", parts, "gradient norm"):
-        with _timed(smi.journal.Journal, "_line", parts, "metrics"):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        _timed(smi.training.loop, "gradient_norm", parts, "gradient norm"),
+    ):
+        with _timed(smi.training.journal.Journal, "_line", parts, "metrics"):
             settings = {
                 "data.images": N * (WARM_UP + STEPS),
                 "log.every": EVERY,
@@ -85,7 +95,14 @@ def _ours(method: str, root: Path | None, parts: dict[str, list[float]]) -> floa
                 "method.widths": [WIDTH] * 3,
                 "precision": "float32",
             }
-            run = smi.pretrain("cifar10-small", out=f"{folder}/run", method=method, epochs=1, root=root, settings=settings)
+            run = smi.pretrain(
+                "cifar10-small",
+                out=f"{folder}/run",
+                method=method,
+                epochs=1,
+                root=root,
+                settings=settings,
+            )
         times = [EVERY * N / line["timing"]["images_per_second"] for line in run.metrics()]
     return STEPS * N / sum(times[WARM_UP // EVERY :])
 
@@ -123,7 +140,9 @@ def _alone() -> float:
 
     from smi.nn import mlp
 
-    network = _network(lambda dim: mlp(dim, WIDTH, WIDTH, WIDTH)).to(memory_format=torch.channels_last)
+    network = _network(lambda dim: mlp(dim, WIDTH, WIDTH, WIDTH)).to(
+        memory_format=torch.channels_last
+    )
     views = [torch.randn(N, 3, 32, 32).to(memory_format=torch.channels_last) for _ in range(2)]
     gradient = torch.randn(N, WIDTH)
 
@@ -166,7 +185,9 @@ def _lightly(method: str, images: Any) -> float:
         criterion = BarlowTwinsLoss()
     network = _network(lambda dim: BarlowTwinsProjectionHead(dim, WIDTH, WIDTH))
     optimizer = torch.optim.SGD(network.parameters(), lr=0.06)
-    loader = DataLoader(Pictures(transform), batch_size=N, shuffle=True, drop_last=True, num_workers=2)
+    loader = DataLoader(
+        Pictures(transform), batch_size=N, shuffle=True, drop_last=True, num_workers=2
+    )
     start = time.perf_counter()
     for done, batch in enumerate(loader):
         if done == WARM_UP:
@@ -194,21 +215,36 @@ def ratio(rounds: dict[str, list[float]], faster: str, slower: str) -> float:
 def table(results: dict) -> str:
     rounds = results["images_per_second"]
     rows = [
-        ("`smi pretrain` with SMI ÷ lightly's Barlow Twins", ratio(rounds, OURS, "lightly, Barlow Twins"), "≥", 1.5),
-        ("`smi pretrain` with SMI ÷ lightly's SimCLR", ratio(rounds, OURS, "lightly, SimCLR"), "≥", 1.5),
+        (
+            "`smi pretrain` with SMI ÷ lightly's Barlow Twins",
+            ratio(rounds, OURS, "lightly, Barlow Twins"),
+            "≥",
+            1.5,
+        ),
+        (
+            "`smi pretrain` with SMI ÷ lightly's SimCLR",
+            ratio(rounds, OURS, "lightly, SimCLR"),
+            "≥",
+            1.5,
+        ),
         ("`smi pretrain` with SMI ÷ the network alone", ratio(rounds, OURS, ALONE), "≥", 0.9),
         ("share of a step that metrics take", results["logging_share"], "≤", 0.03),
     ]
     lines = ["| ratio | measured | asked for |", "|---|---:|---:|"]
     lines += [f"| {name} | {value:.3g} | {sign} {target:g} |" for name, value, sign, target in rows]
     lines += ["", "| | images/s, median | rounds |", "|---|---:|---|"]
-    lines += [f"| {name} | {statistics.median(r):.1f} | {', '.join(f'{x:.1f}' for x in r)} |" for name, r in rounds.items()]
+    lines += [
+        f"| {name} | {statistics.median(r):.1f} | {', '.join(f'{x:.1f}' for x in r)} |"
+        for name, r in rounds.items()
+    ]
     return "\n".join([*lines, "", footer(results)])
 
 
 if __name__ == "__main__":
     parser = command(__doc__)
-    parser.add_argument("--root", type=Path, help="the folder that holds cifar-10-batches-bin (default: smi's own)")
+    parser.add_argument(
+        "--root", type=Path, help="the folder that holds cifar-10-batches-bin (default: smi's own)"
+    )
     parser.add_argument("--one", choices=CONTENDERS, help="measure this one, once, and print JSON")
     if (arguments := parser.parse_known_args()[0]).one:
         print(json.dumps(measure(arguments.one, arguments.root)))

@@ -20,9 +20,18 @@ from collections.abc import Callable
 from machine import command, footer, main, stamp
 
 ROUNDS = 9
-SETTINGS = {"cifar10": (32, 256), "imagenette": (160, 48), "imagenet": (256, 32)}  # pixels of the images, how many
+SETTINGS = {
+    "cifar10": (32, 256),
+    "imagenette": (160, 48),
+    "imagenet": (256, 32),
+}  # pixels of the images, how many
 OURS, PLAIN = "smi", "smi, PyTorch's operations"
-PIL, TENSORS, KORNIA, LIGHTLY = "torchvision on PIL", "torchvision v2 on tensors", "kornia", "lightly"
+PIL, TENSORS, KORNIA, LIGHTLY = (
+    "torchvision on PIL",
+    "torchvision v2 on tensors",
+    "kornia",
+    "lightly",
+)
 
 
 def run(_: object) -> dict:
@@ -38,7 +47,9 @@ def run(_: object) -> dict:
         images = pictures(n, pixels)
         rounds[name] = turns(contestants(name, images), 2 * n)
         distances[name] = distance(name, images)
-    versions = {module.__name__: module.__version__ for module in (torch, torchvision, kornia, lightly)}
+    versions = {
+        module.__name__: module.__version__ for module in (torch, torchvision, kornia, lightly)
+    }
     return stamp("1 thread", **versions) | {
         "compile_seconds": compile_seconds(),
         "views_per_second": rounds,
@@ -66,7 +77,9 @@ def contestants(name: str, images) -> dict[str, Callable[[], object]]:
         PIL: lambda: [torch.stack([view(image) for image in pils]) for view in pil_views],
         TENSORS: lambda: [torch.stack([view(image) for image in images]) for view in tensor_views],
         KORNIA: lambda: [view(images.float() / 255) for view in kornia_views],
-        LIGHTLY: lambda: [torch.stack(view) for view in zip(*(pair(image) for image in pils), strict=True)],
+        LIGHTLY: lambda: [
+            torch.stack(view) for view in zip(*(pair(image) for image in pils), strict=True)
+        ],
     }
 
 
@@ -77,7 +90,10 @@ def torchvision_pil(view, chosen):
         [
             T.RandomResizedCrop(view.size, view.scale),
             T.RandomHorizontalFlip(view.flip_p),
-            T.RandomApply([T.ColorJitter(view.brightness, view.contrast, view.saturation, view.hue)], view.jitter_p),
+            T.RandomApply(
+                [T.ColorJitter(view.brightness, view.contrast, view.saturation, view.hue)],
+                view.jitter_p,
+            ),
             T.RandomGrayscale(view.gray_p),
             T.RandomApply([T.GaussianBlur(view.blur_kernel, view.sigma)], view.blur_p),
             T.RandomSolarize(128, view.solarize_p),
@@ -95,7 +111,10 @@ def torchvision_tensors(view, chosen):
         [
             T.RandomResizedCrop(view.size, view.scale, antialias=True),
             T.RandomHorizontalFlip(view.flip_p),
-            T.RandomApply([T.ColorJitter(view.brightness, view.contrast, view.saturation, view.hue)], view.jitter_p),
+            T.RandomApply(
+                [T.ColorJitter(view.brightness, view.contrast, view.saturation, view.hue)],
+                view.jitter_p,
+            ),
             T.RandomGrayscale(view.gray_p),
             T.RandomApply([T.GaussianBlur(view.blur_kernel, view.sigma)], view.blur_p),
             T.RandomSolarize(128, view.solarize_p),
@@ -121,7 +140,11 @@ def kornia_batch(view, chosen):
 
 
 def lightly_pair(chosen):
-    from lightly.transforms.byol_transform import BYOLTransform, BYOLView1Transform, BYOLView2Transform
+    from lightly.transforms.byol_transform import (
+        BYOLTransform,
+        BYOLView1Transform,
+        BYOLView2Transform,
+    )
 
     def numbers(view) -> dict:
         return {
@@ -141,7 +164,9 @@ def lightly_pair(chosen):
         }
 
     first, second = chosen.views
-    return BYOLTransform(BYOLView1Transform(**numbers(first)), BYOLView2Transform(**numbers(second)))
+    return BYOLTransform(
+        BYOLView1Transform(**numbers(first)), BYOLView2Transform(**numbers(second))
+    )
 
 
 def turns(contestants: dict[str, Callable[[], object]], num_views: int) -> dict[str, list[float]]:
@@ -166,7 +191,11 @@ def distance(name: str, images) -> dict[str, dict[str, float]]:
 
     views = Views(Policy("bare", policy(name).views, (0, 0, 0), (1, 1, 1)), compiled=True)
     images = images[:24]
-    found: dict[str, list[torch.Tensor]] = {"float tensors": [], "uint8 tensors": [], "PIL images": []}
+    found: dict[str, list[torch.Tensor]] = {
+        "float tensors": [],
+        "uint8 tensors": [],
+        "PIL images": [],
+    }
     for parameters in views.draw(images, torch.Generator().manual_seed(0)):
         ours = views.apply(images, parameters) * 255
         for i, image in enumerate(images):
@@ -177,7 +206,10 @@ def distance(name: str, images) -> dict[str, dict[str, float]]:
             ):
                 found[kind].append((ours[i] - unit * follow(start, parameters, i)).abs().flatten())
     joined = {kind: torch.cat(values) for kind, values in found.items()}
-    return {kind: {"mean": all_.mean().item(), "within_1": (all_ <= 1).float().mean().item()} for kind, all_ in joined.items()}
+    return {
+        kind: {"mean": all_.mean().item(), "within_1": (all_ <= 1).float().mean().item()}
+        for kind, all_ in joined.items()
+    }
 
 
 def follow(image, p, i: int):
@@ -210,7 +242,11 @@ def compile_seconds() -> list[float]:
     for _ in range(3):
         with tempfile.TemporaryDirectory() as scratch:
             found = subprocess.run(
-                [sys.executable, "-c", code], env={**os.environ, "SMI_CACHE": scratch}, capture_output=True, text=True, check=True
+                [sys.executable, "-c", code],
+                env={**os.environ, "SMI_CACHE": scratch},
+                capture_output=True,
+                text=True,
+                check=True,
             )
         seconds.append(float(found.stdout))
     return seconds
@@ -220,30 +256,43 @@ def pictures(n: int, pixels: int):
     """Smooth noise in all colours; what is in an image hardly changes how long its views take."""
     import torch
 
-    x = torch.nn.functional.interpolate(torch.rand(n, 3, 8, 8) * 1.4 - 0.2, (pixels, pixels), mode="bicubic")
+    x = torch.nn.functional.interpolate(
+        torch.rand(n, 3, 8, 8) * 1.4 - 0.2, (pixels, pixels), mode="bicubic"
+    )
     return ((x + 0.03 * torch.randn(x.shape)).clamp(0, 1) * 255).byte()
 
 
 def ratio(rates: dict[str, list[float]], opponent: str) -> float:
-    return statistics.median(ours / theirs for ours, theirs in zip(rates[OURS], rates[opponent], strict=True))
+    return statistics.median(
+        ours / theirs for ours, theirs in zip(rates[OURS], rates[opponent], strict=True)
+    )
 
 
 def table(results: dict) -> str:
     rates = results["views_per_second"]
     opponents = (PIL, TENSORS, KORNIA, LIGHTLY)
     rows = [("cifar10, 32 px", "cifar10", PIL, 8), ("cifar10, 32 px", "cifar10", KORNIA, 4)]
-    for label, name, target in (("imagenette, 160 px", "imagenette", 4), ("imagenet, 224 px of 256", "imagenet", 3)):
+    for label, name, target in (
+        ("imagenette, 160 px", "imagenette", 4),
+        ("imagenet, 224 px of 256", "imagenet", 3),
+    ):
         fastest = min(opponents, key=lambda opponent: ratio(rates[name], opponent))
         rows.append((label, name, fastest, target))
     lines = ["| views a second: ours ÷ theirs | measured | asked for |", "|---|---:|---:|"]
     for label, name, opponent, target in rows:
         fastest = " (the fastest opponent)" if target in (4, 3) and name != "cifar10" else ""
-        lines.append(f"| {label} ÷ {opponent}{fastest} | {ratio(rates[name], opponent):.1f} | ≥ {target} |")
+        lines.append(
+            f"| {label} ÷ {opponent}{fastest} | {ratio(rates[name], opponent):.1f} | ≥ {target} |"
+        )
     lines += ["", f"| views a second | {' | '.join(rates)} |", f"|---|{'---:|' * len(rates)}"]
     for contestant in rates["cifar10"]:
         cells = " | ".join(f"{statistics.median(rates[name][contestant]):,.0f}" for name in rates)
         lines.append(f"| {contestant} | {cells} |")
-    lines += ["", f"| our pixels against torchvision's, same parameters | {' | '.join(rates)} |", f"|---|{'---:|' * len(rates)}"]
+    lines += [
+        "",
+        f"| our pixels against torchvision's, same parameters | {' | '.join(rates)} |",
+        f"|---|{'---:|' * len(rates)}",
+    ]
     for kind in results["grey_levels"]["cifar10"]:
         found = [results["grey_levels"][name][kind] for name in rates]
         cells = " | ".join(f"{one['mean']:.2g} ({100 * one['within_1']:.3g} %)" for one in found)

@@ -32,7 +32,9 @@ def main() -> None:
 def quoted(command: str) -> str:
     program, *arguments = shlex.split(command)
     start = {"smi": [sys.executable, "-m", "smi"], "python": [sys.executable]}[program]
-    output = subprocess.run([*start, *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.rstrip()
+    output = subprocess.run(
+        [*start, *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.rstrip()
     return f"{output}\n" if "|---" in output else f"```\n{output}\n```\n"
 
 

@@ -23,11 +23,17 @@ def halves() -> tuple[Tensor, Tensor, Tensor]:
     digits = load_digits()
     order = torch.randperm(len(digits.images), generator=torch.Generator().manual_seed(0))
     images = torch.as_tensor(digits.images, dtype=torch.float32)[order] / 8 - 1  # [1797, 8, 8]
-    return images[:, :, :4].flatten(1), images[:, :, 4:].flatten(1), torch.as_tensor(digits.target)[order]
+    return (
+        images[:, :, :4].flatten(1),
+        images[:, :, 4:].flatten(1),
+        torch.as_tensor(digits.target)[order],
+    )
 
 
 def encoder() -> Encoder:
-    return Encoder(nn.Sequential(nn.Linear(32, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 64)), 64)
+    return Encoder(
+        nn.Sequential(nn.Linear(32, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 64)), 64
+    )
 
 
 def train(model: Modalities, left: Tensor, right: Tensor) -> None:
@@ -45,9 +51,14 @@ def evaluate(model: Modalities, left: Tensor, right: Tensor, digit: Tensor) -> d
     """Shares of held-out images, by a model that saw the first NUM_TRAINED at most."""
     model.eval()
     h_left, h_right = model.encode(left, right)
-    z_left, z_right = (unit_rows(z - z.mean(dim=1, keepdim=True))[NUM_TRAINED:] for z in model.project(h_left, h_right))
+    z_left, z_right = (
+        unit_rows(z - z.mean(dim=1, keepdim=True))[NUM_TRAINED:]
+        for z in model.project(h_left, h_right)
+    )
     dependency = (z_left @ z_right.T).abs()  # SMI takes a correlation and its negative for the same
-    rank = (dependency > dependency.diagonal()[:, None]).sum(dim=1)  # of the true half: how many are before it
+    rank = (dependency > dependency.diagonal()[:, None]).sum(
+        dim=1
+    )  # of the true half: how many are before it
     model.train()
     return {
         "its right half, first": (rank < 1).double().mean().item(),
@@ -62,13 +73,17 @@ def few_labels(h: Tensor, digit: Tensor) -> float:
     features, labels = h.numpy(), digit.numpy()
     scores = []
     for start in range(0, 500, 100):
-        classifier = LogisticRegression(max_iter=500).fit(features[start : start + 100], labels[start : start + 100])
+        classifier = LogisticRegression(max_iter=500).fit(
+            features[start : start + 100], labels[start : start + 100]
+        )
         scores.append(classifier.score(features[NUM_TRAINED:], labels[NUM_TRAINED:]))
     return float(sum(scores) / len(scores))
 
 
 def main() -> tuple[dict[str, float], dict[str, float]]:
-    torch.set_num_threads(1)  # so small a network gains nothing by more, and loses where others compute too
+    torch.set_num_threads(
+        1
+    )  # so small a network gains nothing by more, and loses where others compute too
     torch.manual_seed(0)
     left, right, digit = halves()
     model = Modalities(encoder(), encoder(), widths=(256, 256))

@@ -3,7 +3,9 @@ import shutil
 import subprocess
 import sys
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # a thread each: more than there are cores wait for one another, several times as long
+if (
+    "PYTEST_XDIST_WORKER" in os.environ
+):  # a thread each: more than there are cores wait for one another, several times as long
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
@@ -23,7 +25,11 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+    items.sort(
+        key=lambda item: (
+            LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)
+        )
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -35,9 +41,14 @@ def _seed():
 def views():
     """Correlated views in float64, as training sees them: `views(n, k, number=2)`."""
 
-    def make(n: int, k: int, number: int = 2, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
+    def make(
+        n: int, k: int, number: int = 2, dtype: torch.dtype = torch.float64
+    ) -> list[torch.Tensor]:
         shared = torch.randn(n, k, dtype=torch.float64)
-        return [(shared + 0.5 * torch.randn(n, k, dtype=torch.float64)).to(dtype).requires_grad_() for _ in range(number)]
+        return [
+            (shared + 0.5 * torch.randn(n, k, dtype=torch.float64)).to(dtype).requires_grad_()
+            for _ in range(number)
+        ]
 
     return make
 
@@ -51,7 +62,9 @@ class OnMPS(torch.Tensor):
         if func is torch.Tensor.cpu:
             return found.as_subclass(torch.Tensor)
         if isinstance(found, torch.Tensor) and found.dtype == torch.float64:
-            raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64")
+            raise TypeError(
+                "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64"
+            )
         return found
 
 
@@ -84,11 +97,18 @@ def smi_here(monkeypatch, capsys):
 def browser():
     """A real Chromium, driven by playwright; `browser.new_page()`."""
     sync_api = pytest.importorskip("playwright.sync_api")
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+    found = next(
+        filter(
+            None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))
+        ),
+        None,
+    )
     if found is None:
         pytest.skip("no Chrome or Chromium here")
     with sync_api.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=found, args=["--no-sandbox"] if os.geteuid() == 0 else [])
+        started = driver.chromium.launch(
+            executable_path=found, args=["--no-sandbox"] if os.geteuid() == 0 else []
+        )
         yield started
         started.close()
 
@@ -99,9 +119,21 @@ def page(browser):
     context = browser.new_context(offline=True)
     context.set_default_timeout(180_000)  # a busy machine is no error
     opened, errors, requests = context.new_page(), [], []
-    opened.on("console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None)
+    opened.on(
+        "console",
+        lambda message: (
+            errors.append(message.text) if message.type in ("error", "warning") else None
+        ),
+    )
     opened.on("pageerror", lambda error: errors.append(str(error)))
-    opened.on("request", lambda request: requests.append(request.url) if not request.url.startswith(("file:", "data:", "blob:")) else None)
+    opened.on(
+        "request",
+        lambda request: (
+            requests.append(request.url)
+            if not request.url.startswith(("file:", "data:", "blob:"))
+            else None
+        ),
+    )
     yield opened
     context.close()
     assert errors == []
@@ -112,4 +144,6 @@ def page(browser):
 def drawn(page):
     """`drawn()`: wait until the figures of a report that are in sight, or nearly, are drawn as wide as their place is now."""
     near = "[...document.querySelectorAll('[data-plot]')].filter(e => e.clientWidth && e.getBoundingClientRect().top < innerHeight + 600)"
-    return lambda: page.wait_for_function(f"{near}.every(e => e.querySelector('.main-svg')?.clientWidth === e.clientWidth)")
+    return lambda: page.wait_for_function(
+        f"{near}.every(e => e.querySelector('.main-svg')?.clientWidth === e.clientWidth)"
+    )

@@ -14,7 +14,9 @@ SMI = Path(sys.executable).with_name("smi")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(SMI), *arguments], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        [str(SMI), *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def test_cost_prints_the_papers_table():
@@ -34,7 +36,14 @@ def test_cost_json_and_measure():
 
 @pytest.mark.parametrize(
     "arguments",
-    [("cost", "--batch", "0"), ("cost", "--dim", "many"), ("cost", "--devices", "-1"), ("cost", "--bath", "3"), ("csot",), ()],
+    [
+        ("cost", "--batch", "0"),
+        ("cost", "--dim", "many"),
+        ("cost", "--devices", "-1"),
+        ("cost", "--bath", "3"),
+        ("csot",),
+        (),
+    ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(arguments):
     result = run(*arguments)
@@ -52,12 +61,24 @@ def test_answers_without_torch(arguments):
         "except SystemExit as stop: assert not stop.code\n"
         "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     )
-    result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert result.returncode == 0, result.stderr
 
 
 def test_module_and_version():
-    result = subprocess.run([sys.executable, "-m", "smi", "--version"], capture_output=True, text=True, timeout=60, check=True)
+    result = subprocess.run(
+        [sys.executable, "-m", "smi", "--version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     assert result.stdout == f"smi {smi.__version__}\n"
 
 
@@ -66,14 +87,31 @@ def test_a_closed_pipe_is_not_a_traceback():
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     for buffering in ({}, {"PYTHONUNBUFFERED": "1"}):
         command = f"{SMI} cost | (exec 0<&-; sleep 0.5)"
-        result = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False, env=environment | buffering)
+        result = subprocess.run(
+            command,
+            shell=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=environment | buffering,
+        )
         assert result.stderr == ""
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full, which Linux has")
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="needs a device that is always full, which Linux has"
+)
 def test_a_full_disk_is_one_sentence():
     with Path("/dev/full").open("w") as full:
-        result = subprocess.run([str(SMI), "cost"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        result = subprocess.run(
+            [str(SMI), "cost"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
     assert result.returncode == 2
     assert result.stderr == "smi: No space left on device\n"
 

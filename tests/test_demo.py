@@ -13,7 +13,10 @@ def test_the_demo_trains_compares_and_says_what_next(tmp_path, capsys):
     demo(tmp_path / "demo", epochs=1)
     torch.set_num_threads(threads)
     said = capsys.readouterr().out
-    rows = {name: re.search(rf"^{name} .*$", said, re.MULTILINE)[0] for name in ("raw pixels", "SMI", "BarlowTwins")}
+    rows = {
+        name: re.search(rf"^{name} .*$", said, re.MULTILINE)[0]
+        for name in ("raw pixels", "SMI", "BarlowTwins")
+    }
     pixels = [float(number) for number in re.findall(r"([\d.]+)%", rows["raw pixels"])]
     assert 50 < pixels[0] < 75  # one label of each class
     assert pixels[-1] > 93  # all of them

@@ -26,10 +26,23 @@ JOINED = {
     "nt_xent": (losses.nt_xent_loss, 8),
     "swav": (lambda z1, z2: losses.swav_loss([z1, z2]), 8),
     "negative_cosine": (losses.negative_cosine_loss, 8),
-    "info_nce": (lambda z1, z2: losses.info_nce_loss(z1, z2, torch.eye(3, 8, dtype=torch.float64)), 8),
-    "dino": (lambda z1, z2: losses.dino_loss([z1, z2], [z1, z2], torch.linspace(0, 1, 8, dtype=torch.float64)), 8),
+    "info_nce": (
+        lambda z1, z2: losses.info_nce_loss(z1, z2, torch.eye(3, 8, dtype=torch.float64)),
+        8,
+    ),
+    "dino": (
+        lambda z1, z2: losses.dino_loss(
+            [z1, z2], [z1, z2], torch.linspace(0, 1, 8, dtype=torch.float64)
+        ),
+        8,
+    ),
 }
-MEANS = ("swav", "negative_cosine", "info_nce", "dino")  # over samples: each process has its own value, and their mean is the joined one
+MEANS = (
+    "swav",
+    "negative_cosine",
+    "info_nce",
+    "dino",
+)  # over samples: each process has its own value, and their mean is the joined one
 LOCAL = {"smi": (losses.smi_loss, 8), "smi_plain": (losses.smi_loss_plain, 8)}
 
 
@@ -52,13 +65,23 @@ def step(loss, model, x1, x2):
     total = loss(z1, z2).total
     total.backward()
     weights = torch.cat([p.grad.flatten() for p in model.parameters()])
-    return {"value": total.detach(), "weights": weights, "embeddings": torch.stack([z1.grad, z2.grad])}
+    return {
+        "value": total.detach(),
+        "weights": weights,
+        "embeddings": torch.stack([z1.grad, z2.grad]),
+    }
 
 
 def collectives_of(loss, dim: int, rank: int) -> dict[str, object]:
     """Which functions of torch.distributed a step calls, without DDP's own, and what gathering sends."""
     called, sent = [], []
-    names = [name for name in dir(dist) if name.startswith(("all_", "gather", "reduce", "broadcast", "scatter", "send", "recv", "barrier"))]
+    names = [
+        name
+        for name in dir(dist)
+        if name.startswith(
+            ("all_", "gather", "reduce", "broadcast", "scatter", "send", "recv", "barrier")
+        )
+    ]
     originals = {name: getattr(dist, name) for name in names}
 
     def counted(name):
@@ -93,7 +116,13 @@ def work(rank: int, folder: Path) -> None:
         queue.push(z)
     bank.update(torch.arange(3) + 3 * rank, z)
     center.update([z, 2 * z])
-    results["state"] = {"queue": queue.keys, "bank": bank.entries, "center": center.mean, "all_mean": all_mean(z), "join": join(z)}
+    results["state"] = {
+        "queue": queue.keys,
+        "bank": bank.entries,
+        "center": center.mean,
+        "all_mean": all_mean(z),
+        "join": join(z),
+    }
     results["own"] = torch.equal(own(join(z)), z)
     results["shuffle"] = shuffle(z)
     results["unshuffle"] = torch.equal(unshuffle(shuffle(z)), z)
@@ -106,7 +135,10 @@ def ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "error", __file__, str(folder)]
-    processes = [subprocess.Popen([*command, str(rank)], env=environment, stderr=subprocess.PIPE, text=True) for rank in range(2)]
+    processes = [
+        subprocess.Popen([*command, str(rank)], env=environment, stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
     for process in processes:
         _, errors = process.communicate(timeout=240)
         assert process.returncode == 0, errors
@@ -124,8 +156,12 @@ def test_joined_losses_equal_the_loss_of_the_joined_batch(name, ranks):
     torch.testing.assert_close(values, expected["value"].expand_as(values))
     for rank, result in enumerate(ranks):
         per_view = 0 if name in ("negative_cosine", "info_nce", "dino") else 2
-        assert result[name]["collectives"] == ["all_gather_into_tensor"] * per_view  # none in the backward pass
-        torch.testing.assert_close(result[name]["weights"], expected["weights"])  # after DDP's mean, on both
+        assert (
+            result[name]["collectives"] == ["all_gather_into_tensor"] * per_view
+        )  # none in the backward pass
+        torch.testing.assert_close(
+            result[name]["weights"], expected["weights"]
+        )  # after DDP's mean, on both
         ours = expected["embeddings"][:, rank * N : (rank + 1) * N]
         torch.testing.assert_close(result[name]["embeddings"], 2 * ours)  # before it
 
@@ -137,17 +173,22 @@ def test_smi_is_the_mean_of_local_losses_without_a_collective(name, ranks):
     for result, expected in zip(ranks, alone, strict=True):
         torch.testing.assert_close(result[name]["value"], expected["value"])
         torch.testing.assert_close(result[name]["embeddings"], expected["embeddings"])
-        torch.testing.assert_close(result[name]["weights"], (alone[0]["weights"] + alone[1]["weights"]) / 2)
+        torch.testing.assert_close(
+            result[name]["weights"], (alone[0]["weights"] + alone[1]["weights"]) / 2
+        )
         assert result[name]["collectives"] == []
 
 
 def test_bytes_sent_are_those_of_the_cost_table(ranks):
     """Each process sends its embeddings of both views to all others; here in float64, in the table float32."""
-    from smi.analysis.cost import costs
+    from smi.paper.cost import costs
 
     table = {row.loss: row.bytes_sent for row in costs(batch=N, dim=8, devices=2)}
     assert ranks[0]["nt_xent"]["bytes_sent"] == 2 * table["NT-Xent"]
-    for name, loss in (("barlow_twins, more coordinates", "Barlow Twins"), ("vicreg, more coordinates", "VICReg")):
+    for name, loss in (
+        ("barlow_twins, more coordinates", "Barlow Twins"),
+        ("vicreg, more coordinates", "VICReg"),
+    ):
         assert ranks[0][name]["bytes_sent"] == 2 * table[loss] * 32 // 8
     assert table["SMI"] == 0
 
@@ -172,7 +213,9 @@ def test_state_is_the_same_on_every_process_and_holds_all_data(ranks):
 
 
 def test_rows_are_dealt_out_and_come_home(ranks):
-    zs = torch.cat([torch.randn(3, 4, generator=torch.Generator().manual_seed(rank)) for rank in range(2)])
+    zs = torch.cat(
+        [torch.randn(3, 4, generator=torch.Generator().manual_seed(rank)) for rank in range(2)]
+    )
     assert torch.equal(ranks[0]["shuffle"], zs[[0, 2, 4]])
     assert torch.equal(ranks[1]["shuffle"], zs[[1, 3, 5]])
     assert all(result["unshuffle"] for result in ranks)
@@ -193,7 +236,9 @@ def test_one_process_is_the_identity():
 if __name__ == "__main__":
     folder, rank = Path(sys.argv[1]), int(sys.argv[2])
     store = dist.FileStore(str(folder / "store"), 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=200))
+    dist.init_process_group(
+        "gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=200)
+    )
     work(rank, folder)
     dist.destroy_process_group()
     print(json.dumps({"rank": rank}))

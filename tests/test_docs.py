@@ -13,7 +13,13 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.
 
 
 def test_quoted_output_is_what_the_commands_print():
-    result = subprocess.run([sys.executable, "docs/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "docs/generate.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.returncode == 0, f"{result.stdout}{result.stderr} Run `make docs`."
 
 
@@ -33,5 +39,7 @@ def test_python_in_the_readme_runs():
 
 @pytest.mark.parametrize("target", ["setup", "demo", "test", "format", "bench", "docs"])
 def test_make_alone_lists_the_targets(target):
-    listing = subprocess.run(["make", "-s"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listing = subprocess.run(
+        ["make", "-s"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     assert f"make {target} " in listing

@@ -18,7 +18,10 @@ def processes(device: torch.device) -> Iterator[None]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or world_size() > 1:
         yield
         return
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", device_id=device if device.type == "cuda" else None)
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        device_id=device if device.type == "cuda" else None,
+    )
     try:
         yield
     finally:
@@ -51,7 +54,9 @@ def data_parallel(module: nn.Module, device: torch.device) -> nn.Module:
     if world_size() == 1:
         return module
     wrapper = nn.parallel.DistributedDataParallel
-    renamed = "forward_sync_buffers" in inspect.signature(wrapper.__init__).parameters  # in PyTorch 2.15
+    renamed = (
+        "forward_sync_buffers" in inspect.signature(wrapper.__init__).parameters
+    )  # in PyTorch 2.15
     quiet: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
     return wrapper(module, device_ids=[device.index] if device.type == "cuda" else None, **quiet)
 
@@ -92,7 +97,11 @@ def shuffle(x: Tensor) -> Tensor:
 
 def unshuffle(x: Tensor) -> Tensor:
     """What undoes `shuffle`."""
-    return own(torch.stack(join(x).chunk(world_size()), dim=1).flatten(0, 1)) if world_size() > 1 else x
+    return (
+        own(torch.stack(join(x).chunk(world_size()), dim=1).flatten(0, 1))
+        if world_size() > 1
+        else x
+    )
 
 
 class _Join(torch.autograd.Function):

@@ -1,9 +1,9 @@
-"""What a user can mend: the command line prints its one sentence, without a traceback, and exits with code 2."""
+"""Errors that the command line prints as one sentence, without a traceback."""
 
 
 class UserError(ValueError):
-    """Says what was wrong, where, and what to do."""
+    """Report a mistake the user can correct: the problem, its cause and the fix. Exit code 2."""
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on: what happened, what is kept, what to try. The command line prints it and exits with code 1."""
+    """Report that training cannot continue: the cause, what is kept, what to try. Exit code 1."""

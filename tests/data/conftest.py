@@ -2,8 +2,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pictures import Draw
 from PIL import Image
+
+from support.pictures import Draw
 
 
 @pytest.fixture(autouse=True)
@@ -15,7 +16,9 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def draw() -> Draw:
     """Writes a picture that its seed tells from others."""
 
-    def draw(path: Path, seed: int = 0, size: tuple[int, int] = (20, 16), **options: object) -> Path:
+    def draw(
+        path: Path, seed: int = 0, size: tuple[int, int] = (20, 16), **options: object
+    ) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         blocks = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
         Image.fromarray(blocks).resize(size, Image.Resampling.NEAREST).save(path, **options)

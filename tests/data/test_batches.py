@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smi.data import Batches
-from smi.data.batches import derive
 from smi.data.sources import ArraySet
 from smi.data.store import ArrayStore
 from smi.errors import UserError
+from smi.seeds import derive
 
 PIXELS = np.arange(64, dtype=np.uint8).reshape(64, 1, 1, 1).repeat(3, axis=1)
 
@@ -18,24 +18,49 @@ def store(n: int) -> ArrayStore:
 
 
 @settings(deadline=None, max_examples=40)
-@given(n=st.integers(8, 64), batch=st.integers(1, 4), seed=st.integers(0, 2**40), start=st.integers(0, 40))
-def test_resuming_at_any_step_gives_the_same_batches(n: int, batch: int, seed: int, start: int) -> None:
+@given(
+    n=st.integers(8, 64),
+    batch=st.integers(1, 4),
+    seed=st.integers(0, 2**40),
+    start=st.integers(0, 40),
+)
+def test_resuming_at_any_step_gives_the_same_batches(
+    n: int, batch: int, seed: int, start: int
+) -> None:
     resumed = Batches(store(n), batch, seed=seed).starting_at(start)
     for step in range(start, start + 3):
         expected, found = Batches(store(n), batch, seed=seed).batch(step), next(resumed)
         assert torch.equal(expected.images, found.images)
         assert torch.equal(expected.index, found.index)
         assert expected.images[:, 0, 0, 0].tolist() == expected.index.tolist()
-        assert torch.equal(torch.rand(3, generator=expected.generator()), torch.rand(3, generator=found.generator()))
+        assert torch.equal(
+            torch.rand(3, generator=expected.generator()),
+            torch.rand(3, generator=found.generator()),
+        )
 
 
 @settings(deadline=None, max_examples=40)
-@given(n=st.integers(12, 64), world=st.integers(1, 4), batch=st.integers(1, 3), seed=st.integers(0, 2**40), epoch=st.integers(0, 3))
-def test_an_epoch_shows_every_image_at_most_once_over_all_ranks(n: int, world: int, batch: int, seed: int, epoch: int) -> None:
-    ranks = [Batches(store(n), batch, seed=seed, rank=rank, world_size=world) for rank in range(world)]
+@given(
+    n=st.integers(12, 64),
+    world=st.integers(1, 4),
+    batch=st.integers(1, 3),
+    seed=st.integers(0, 2**40),
+    epoch=st.integers(0, 3),
+)
+def test_an_epoch_shows_every_image_at_most_once_over_all_ranks(
+    n: int, world: int, batch: int, seed: int, epoch: int
+) -> None:
+    ranks = [
+        Batches(store(n), batch, seed=seed, rank=rank, world_size=world) for rank in range(world)
+    ]
     steps = ranks[0].steps_per_epoch
     assert steps == n // (world * batch)
-    seen = [i for step in range(epoch * steps, (epoch + 1) * steps) for rank in ranks for i in rank.index(step).tolist()]
+    seen = [
+        i
+        for step in range(epoch * steps, (epoch + 1) * steps)
+        for rank in ranks
+        for i in rank.index(step).tolist()
+    ]
     assert len(seen) == len(set(seen)) == steps * world * batch
 
 
@@ -43,7 +68,10 @@ def test_an_epoch_shows_every_image_at_most_once_over_all_ranks(n: int, world: i
 @given(world=st.sampled_from([1, 2, 4]), step=st.integers(0, 30), seed=st.integers(0, 2**40))
 def test_any_number_of_ranks_shares_out_one_global_batch(world: int, step: int, seed: int) -> None:
     one = Batches(store(64), 8, seed=seed).index(step)
-    ranks = [Batches(store(64), 8 // world, seed=seed, rank=rank, world_size=world).index(step) for rank in range(world)]
+    ranks = [
+        Batches(store(64), 8 // world, seed=seed, rank=rank, world_size=world).index(step)
+        for rank in range(world)
+    ]
     assert torch.equal(torch.cat(ranks), one)
 
 
@@ -51,7 +79,17 @@ def test_epochs_seeds_steps_and_ranks_differ() -> None:
     batches = Batches(store(64), 64, seed=0)
     assert not torch.equal(batches.index(0), batches.index(1))
     assert not torch.equal(batches.index(0), Batches(store(64), 64, seed=1).index(0))
-    assert len({derive(seed, "batch", step, rank) for seed in range(4) for step in range(4) for rank in range(4)}) == 64
+    assert (
+        len(
+            {
+                derive(seed, "batch", step, rank)
+                for seed in range(4)
+                for step in range(4)
+                for rank in range(4)
+            }
+        )
+        == 64
+    )
 
 
 def test_the_order_is_the_one_published_runs_had() -> None:
@@ -61,7 +99,10 @@ def test_the_order_is_the_one_published_runs_had() -> None:
 
 
 def test_mistakes_are_sentences() -> None:
-    with pytest.raises(UserError, match="numbers has 8 images, fewer than one batch of 3 on each of 4 processes: make the batch smaller"):
+    with pytest.raises(
+        UserError,
+        match="numbers has 8 images, fewer than one batch of 3 on each of 4 processes: make the batch smaller",
+    ):
         Batches(store(8), 3, seed=0, world_size=4)
     with pytest.raises(UserError, match="1 image or more"):
         Batches(store(8), 0, seed=0)

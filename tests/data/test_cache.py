@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pictures import Draw
 
 from smi.data.cache import open_cache
 from smi.data.decoder import decode
 from smi.data.folders import FileSet, read_folder
 from smi.errors import UserError
+from support.pictures import Draw
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
@@ -37,14 +37,18 @@ def files(tmp_path: Path, draw: Draw) -> FileSet:
 
 def builder(files: FileSet, cache: Path, script: str = OPEN) -> "subprocess.Popen[str]":
     command = [sys.executable, "-c", script, str(files.root), str(cache)]
-    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def caches(cache: Path) -> list[Path]:
     return list(cache.glob("*/*"))
 
 
-def test_rows_are_the_decoded_files(files: FileSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_are_the_decoded_files(
+    files: FileSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     images, bad = open_cache(files, 16, tmp_path / "cache")
     assert bad == {}
     for image, entry in zip(images, files.entries, strict=True):
@@ -55,7 +59,9 @@ def test_rows_are_the_decoded_files(files: FileSet, tmp_path: Path, capsys: pyte
     assert capsys.readouterr().err == ""
 
 
-def test_a_changed_file_rebuilds_and_the_old_cache_goes(files: FileSet, tmp_path: Path, draw: Draw) -> None:
+def test_a_changed_file_rebuilds_and_the_old_cache_goes(
+    files: FileSet, tmp_path: Path, draw: Draw
+) -> None:
     before = open_cache(files, 16, tmp_path / "cache")[0][7].copy()
     draw(files.root / files.entries[7].path, seed=1000)
     after, _ = open_cache(read_folder(files.root).train, 16, tmp_path / "cache")
@@ -96,11 +102,13 @@ def test_a_cache_that_cannot_be_written_is_a_sentence(files: FileSet, tmp_path: 
         open_cache(files, 16, tmp_path / "file" / "cache")
 
 
-def test_an_interrupted_build_stops_its_workers(files: FileSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_build_stops_its_workers(
+    files: FileSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("smi.data.progress.Progress.advance", interrupt)
+    monkeypatch.setattr("smi.terminal.Progress.advance", interrupt)
     with pytest.raises(KeyboardInterrupt):
         open_cache(files, 16, tmp_path / "cache")
     assert all(path.name.startswith("partial-") for path in caches(tmp_path / "cache"))

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pictures import enormous
 from PIL import Image, ImageOps
 
 from smi.data.decoder import UnreadableError, decode
+from support.pictures import enormous
 
 QUADRANTS = np.zeros((32, 32, 3), dtype=np.uint8)
 QUADRANTS[:16, :16] = (250, 10, 10)
@@ -15,14 +15,27 @@ QUADRANTS[16:, 16:] = (240, 240, 20)
 
 
 def pixels(path: Path, resolution: int = 32) -> np.ndarray:
-    return np.frombuffer(b"".join(decode(str(path), resolution)[0]), np.uint8).reshape(3, resolution, resolution).transpose(1, 2, 0)
+    return (
+        np.frombuffer(b"".join(decode(str(path), resolution)[0]), np.uint8)
+        .reshape(3, resolution, resolution)
+        .transpose(1, 2, 0)
+    )
 
 
 @pytest.mark.parametrize(
     ("suffix", "mode"),
     [("jpg", "RGB"), ("jpg", "L"), ("jpg", "CMYK")]
     + [("png", mode) for mode in ("RGB", "L", "LA", "P", "RGBA", "1")]
-    + [("webp", "RGB"), ("webp", "RGBA"), ("bmp", "RGB"), ("bmp", "L"), ("bmp", "P"), ("bmp", "1"), ("gif", "P"), ("gif", "L")]
+    + [
+        ("webp", "RGB"),
+        ("webp", "RGBA"),
+        ("bmp", "RGB"),
+        ("bmp", "L"),
+        ("bmp", "P"),
+        ("bmp", "1"),
+        ("gif", "P"),
+        ("gif", "L"),
+    ]
     + [("tiff", mode) for mode in ("RGB", "L", "LA", "P", "RGBA", "CMYK", "1")],
 )
 def test_every_format_and_mode_gives_the_picture(tmp_path: Path, suffix: str, mode: str) -> None:
@@ -36,14 +49,20 @@ def test_every_format_and_mode_gives_the_picture(tmp_path: Path, suffix: str, mo
 
 @pytest.mark.parametrize("suffix", ["png", "tiff"])
 def test_sixteen_bits_keep_the_upper_eight(tmp_path: Path, suffix: str) -> None:
-    Image.fromarray(np.arange(0, 65536, 256, dtype=np.uint16).reshape(16, 16)).save(tmp_path / f"a.{suffix}")
-    assert np.array_equal(pixels(tmp_path / f"a.{suffix}", 16)[..., 1], np.arange(256).reshape(16, 16))
+    Image.fromarray(np.arange(0, 65536, 256, dtype=np.uint16).reshape(16, 16)).save(
+        tmp_path / f"a.{suffix}"
+    )
+    assert np.array_equal(
+        pixels(tmp_path / f"a.{suffix}", 16)[..., 1], np.arange(256).reshape(16, 16)
+    )
 
 
 @pytest.mark.parametrize("suffix", ["png", "webp", "tiff"])
 def test_transparent_pixels_become_white(tmp_path: Path, suffix: str) -> None:
     image = Image.fromarray(QUADRANTS).convert("RGBA")
-    image.putalpha(Image.fromarray(np.repeat([[0], [255]], 16, axis=0).repeat(32, axis=1).astype(np.uint8)))
+    image.putalpha(
+        Image.fromarray(np.repeat([[0], [255]], 16, axis=0).repeat(32, axis=1).astype(np.uint8))
+    )
     image.save(tmp_path / f"a.{suffix}")
     found = pixels(tmp_path / f"a.{suffix}")
     assert found[8, 8].min() == 255
@@ -69,7 +88,10 @@ def test_exif_orientation_is_applied(tmp_path: Path, suffix: str, orientation: i
     image.getexif()[0x0112] = orientation
     expected = np.asarray(ImageOps.exif_transpose(image), dtype=int)
     found = pixels(tmp_path / f"a.{suffix}").astype(int)
-    assert all(np.abs(found[y, x] - expected[y, x]).max() < 25 for y, x in [(8, 8), (8, 24), (24, 8), (24, 24)])
+    assert all(
+        np.abs(found[y, x] - expected[y, x]).max() < 25
+        for y, x in [(8, 8), (8, 24), (24, 8), (24, 24)]
+    )
 
 
 def test_the_first_frame_counts(tmp_path: Path) -> None:
@@ -88,7 +110,9 @@ def test_the_centre_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_large_jpeg_shrinks_to_the_same_picture(tmp_path: Path) -> None:
-    Image.fromarray(QUADRANTS).resize((1600, 1600), Image.Resampling.NEAREST).save(tmp_path / "a.jpg", quality=95)
+    Image.fromarray(QUADRANTS).resize((1600, 1600), Image.Resampling.NEAREST).save(
+        tmp_path / "a.jpg", quality=95
+    )
     found = pixels(tmp_path / "a.jpg").astype(int)
     assert np.abs(found[8, 8] - QUADRANTS[8, 8]).max() < 25
 
@@ -99,9 +123,13 @@ def test_the_content_decides_not_the_name(tmp_path: Path) -> None:
     assert (found.format, found.width, found.height, found.mode) == ("JPEG", 32, 32, "RGB")
 
 
-def test_an_enormous_image_is_refused_before_it_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_enormous_image_is_refused_before_it_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
-    with pytest.raises(UnreadableError, match="60000 x 60000 pixels, above the limit of 200 megapixels"):
+    with pytest.raises(
+        UnreadableError, match="60000 x 60000 pixels, above the limit of 200 megapixels"
+    ):
         decode(str(enormous(tmp_path / "a.png")), 8)
 
 

@@ -4,10 +4,10 @@ import time
 from pathlib import Path
 
 import pytest
-from pictures import Draw
 
 from smi.data.decoder import Found
 from smi.data.decoders import Decoders, Job, Reply
+from support.pictures import Draw
 
 
 def kill_in_the_act(decoders: Decoders, jobs: list[Job]) -> list[Reply]:
@@ -42,7 +42,11 @@ def test_a_full_disk_is_not_the_fault_of_the_file(tmp_path: Path, draw: Draw) ->
 
 def test_what_goes_wrong_in_a_file_is_its_reply(tmp_path: Path, draw: Draw) -> None:
     (tmp_path / "broken.png").write_bytes(draw(tmp_path / "a.png").read_bytes()[:60])
-    jobs = [(0, str(tmp_path / "absent.png")), (1, str(tmp_path / "broken.png")), (2, str(tmp_path / "a.png"))]
+    jobs = [
+        (0, str(tmp_path / "absent.png")),
+        (1, str(tmp_path / "broken.png")),
+        (2, str(tmp_path / "a.png")),
+    ]
     with Decoders(-1, 8, 1) as decoders:
         absent, broken, good = decoders.submit(jobs).result()
     assert isinstance(absent, str)

@@ -41,7 +41,9 @@ class Server(ThreadingHTTPServer):
 
     @property
     def archive(self) -> Archive:
-        return Archive(f"http://127.0.0.1:{self.server_port}/set.tgz", hashlib.md5(GOOD).hexdigest(), "set")
+        return Archive(
+            f"http://127.0.0.1:{self.server_port}/set.tgz", hashlib.md5(GOOD).hexdigest(), "set"
+        )
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -60,7 +62,10 @@ class Handler(BaseHTTPRequestHandler):
             return
         self.send_response(206 if start else 200)
         if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(self.server.content) - 1}/{len(self.server.content)}")
+            self.send_header(
+                "Content-Range",
+                f"bytes {start}-{len(self.server.content) - 1}/{len(self.server.content)}",
+            )
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if len(self.server.requests) <= self.server.breaks:
@@ -92,7 +97,9 @@ def test_downloads_verifies_and_extracts_once(server: Server, tmp_path: Path) ->
     assert sorted(path.name for path in folder.parent.iterdir()) == ["set", "set.tgz.lock"]
 
 
-def test_a_broken_download_goes_on_where_it_broke(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_download_goes_on_where_it_broke(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     server.breaks = 2
     assert get(server, tmp_path).is_dir()
     half = len(GOOD) // 2
@@ -106,9 +113,13 @@ def test_a_server_that_cannot_resume_is_asked_for_all_of_it(server: Server, tmp_
     assert len(server.requests) == 2
 
 
-def test_a_download_that_keeps_breaking_is_kept_for_the_next_command(server: Server, tmp_path: Path) -> None:
+def test_a_download_that_keeps_breaking_is_kept_for_the_next_command(
+    server: Server, tmp_path: Path
+) -> None:
     server.breaks = 5
-    with pytest.raises(UserError, match=r"the connection broke after .* the same command goes on from there"):
+    with pytest.raises(
+        UserError, match=r"the connection broke after .* the same command goes on from there"
+    ):
         get(server, tmp_path)
     assert not (tmp_path / "set").exists()
     server.requests.clear()
@@ -143,7 +154,10 @@ def test_offline_says_what_to_put_where(tmp_path: Path) -> None:
     sentence = str(error.value)
     assert "Connection refused" in sentence
     assert "fetch http://127.0.0.1:9/set.tgz elsewhere" in sentence
-    assert f"put it here as {tmp_path}/set.tgz, and run `smi data cifar10 --root {tmp_path}` again" in sentence
+    assert (
+        f"put it here as {tmp_path}/set.tgz, and run `smi data cifar10 --root {tmp_path}` again"
+        in sentence
+    )
 
 
 def test_a_server_that_has_it_no_more(server: Server, tmp_path: Path) -> None:
@@ -203,5 +217,7 @@ def test_what_is_no_archive_or_holds_something_else(tmp_path: Path) -> None:
 
 def test_a_root_that_is_the_folder(tmp_path: Path) -> None:
     (tmp_path / "cifar-10-batches-bin").mkdir()
-    assert download("cifar10", tmp_path / "cifar-10-batches-bin") == tmp_path / "cifar-10-batches-bin"
+    assert (
+        download("cifar10", tmp_path / "cifar-10-batches-bin") == tmp_path / "cifar-10-batches-bin"
+    )
     assert download("cifar10", tmp_path) == tmp_path / "cifar-10-batches-bin"

@@ -19,7 +19,9 @@ def names(files: object) -> list[str]:
 
 
 def test_flat(tmp_path: Path) -> None:
-    folder = read_folder(touch(tmp_path / "set", "b.JPG", "a.png", "notes.txt", ".hidden.png", "__MACOSX/c.png"))
+    folder = read_folder(
+        touch(tmp_path / "set", "b.JPG", "a.png", "notes.txt", ".hidden.png", "__MACOSX/c.png")
+    )
     assert names(folder.train) == ["a.png", "b.JPG"]
     assert folder.train.labels is None
     assert folder.val is None
@@ -29,7 +31,10 @@ def test_flat(tmp_path: Path) -> None:
 
 
 def test_nested_without_classes(tmp_path: Path) -> None:
-    assert read_folder(touch(tmp_path / "set", "2019/may/a.png", "2019/june/b.png")).train.labels is None
+    assert (
+        read_folder(touch(tmp_path / "set", "2019/may/a.png", "2019/june/b.png")).train.labels
+        is None
+    )
     beside = read_folder(touch(tmp_path / "other", "cat/a.png", "dog/b.png", "c.png"))
     assert beside.train.labels is None
     assert beside.val is None
@@ -52,7 +57,14 @@ def test_class_folders_have_a_part_held_out_that_new_files_do_not_move(tmp_path:
 
 def test_train_and_val(tmp_path: Path) -> None:
     folder = read_folder(
-        touch(tmp_path / "set", "train/dog/a.png", "train/cat/b.png", "val/dog/deep/c.png", "val/emu/d.png", "extra/e.png")
+        touch(
+            tmp_path / "set",
+            "train/dog/a.png",
+            "train/cat/b.png",
+            "val/dog/deep/c.png",
+            "val/emu/d.png",
+            "extra/e.png",
+        )
     )
     assert folder.val is not None
     assert folder.train.classes == folder.val.classes == ("cat", "dog", "emu")
@@ -60,8 +72,19 @@ def test_train_and_val(tmp_path: Path) -> None:
     assert folder.train.labels.tolist() == [0, 1]
     assert folder.val.labels is not None
     assert folder.val.labels.tolist() == [1, 2]
-    assert (folder.num_images, len(folder.train), len(folder.val), folder.held_out) == (5, 2, 2, False)
-    assert names(folder.everything()) == ["extra/e.png", "train/cat/b.png", "train/dog/a.png", "val/dog/deep/c.png", "val/emu/d.png"]
+    assert (folder.num_images, len(folder.train), len(folder.val), folder.held_out) == (
+        5,
+        2,
+        2,
+        False,
+    )
+    assert names(folder.everything()) == [
+        "extra/e.png",
+        "train/cat/b.png",
+        "train/dog/a.png",
+        "val/dog/deep/c.png",
+        "val/emu/d.png",
+    ]
     assert folder.everything().labels is None  # one has none
     (tmp_path / "set" / "extra" / "e.png").unlink()
     everything = read_folder(tmp_path / "set").everything()
@@ -70,7 +93,9 @@ def test_train_and_val(tmp_path: Path) -> None:
 
 
 def test_a_flat_val_has_no_labels(tmp_path: Path) -> None:
-    folder = read_folder(touch(tmp_path / "set", "train/dog/a.png", "train/cat/b.png", "validation/c.png"))
+    folder = read_folder(
+        touch(tmp_path / "set", "train/dog/a.png", "train/cat/b.png", "validation/c.png")
+    )
     assert folder.val is not None
     assert folder.val.labels is None
     assert folder.train.labels is not None
@@ -109,7 +134,9 @@ def test_mistakes_are_sentences(tmp_path: Path) -> None:
         read_folder(touch(tmp_path / "set", "notes.txt"))
 
 
-def test_a_link_to_itself_and_a_closed_folder_do_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_to_itself_and_a_closed_folder_do_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     touch(tmp_path, "good.png")
     (tmp_path / "self.jpg").symlink_to("self.jpg")
     (tmp_path / "closed").mkdir()

@@ -4,11 +4,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pictures import Draw
 
 from smi.data import load
 from smi.data.sources import ARCHIVES, NAMES, resolve
 from smi.errors import UserError
+from support.pictures import Draw
 
 RANDOM = np.random.default_rng(0)
 
@@ -24,9 +24,13 @@ def test_digits_are_embedded() -> None:
     assert load("digits", "pretrain", resolution=32)[torch.arange(4)].shape == (4, 3, 32, 32)
 
 
-def write_cifar(folder: Path, files: list[str], label_bytes: int, count: int = 5) -> dict[str, np.ndarray]:
+def write_cifar(
+    folder: Path, files: list[str], label_bytes: int, count: int = 5
+) -> dict[str, np.ndarray]:
     folder.mkdir(parents=True)
-    records = {file: RANDOM.integers(0, 10, (count, label_bytes + 3072), dtype=np.uint8) for file in files}
+    records = {
+        file: RANDOM.integers(0, 10, (count, label_bytes + 3072), dtype=np.uint8) for file in files
+    }
     for file, record in records.items():
         record.tofile(folder / file)
     return records
@@ -35,11 +39,16 @@ def write_cifar(folder: Path, files: list[str], label_bytes: int, count: int = 5
 def test_cifar10(tmp_path: Path) -> None:
     files = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
     records = write_cifar(tmp_path / "cifar-10-batches-bin", files, 1)
-    train, val = load("cifar10", root=tmp_path), load("cifar10", "val", root=tmp_path / "cifar-10-batches-bin")
+    train, val = (
+        load("cifar10", root=tmp_path),
+        load("cifar10", "val", root=tmp_path / "cifar-10-batches-bin"),
+    )
     assert (len(train), len(val)) == (25, 5)
     assert train.labels is not None
     assert train.labels[7] == records["data_batch_2.bin"][2, 0]
-    assert train[torch.tensor([7])].numpy().tobytes() == records["data_batch_2.bin"][2, 1:].tobytes()
+    assert (
+        train[torch.tensor([7])].numpy().tobytes() == records["data_batch_2.bin"][2, 1:].tobytes()
+    )
     assert train.classes is not None
     assert train.classes[3] == "cat"
 
@@ -57,12 +66,17 @@ def test_cifar100_has_the_fine_labels(tmp_path: Path) -> None:
 def test_stl10_pretrains_on_what_nobody_labelled_too(tmp_path: Path) -> None:
     folder = tmp_path / "stl10_binary"
     folder.mkdir()
-    images = {file: RANDOM.integers(0, 256, (n, 3, 96, 96), dtype=np.uint8) for file, n in (("train", 3), ("test", 2), ("unlabeled", 4))}
+    images = {
+        file: RANDOM.integers(0, 256, (n, 3, 96, 96), dtype=np.uint8)
+        for file, n in (("train", 3), ("test", 2), ("unlabeled", 4))
+    }
     for file, pixels in images.items():
         pixels.tofile(folder / f"{file}_X.bin")
     np.array([1, 10, 2], dtype=np.uint8).tofile(folder / "train_y.bin")
     np.array([3, 4], dtype=np.uint8).tofile(folder / "test_y.bin")
-    pretrain, train, val = (load("stl10", split, root=tmp_path) for split in ("pretrain", "train", "val"))
+    pretrain, train, val = (
+        load("stl10", split, root=tmp_path) for split in ("pretrain", "train", "val")
+    )
     assert (len(pretrain), len(train), len(val)) == (7, 3, 2)
     assert pretrain.labels is None
     assert train.labels is not None
@@ -118,7 +132,9 @@ def test_targets_that_are_nothing(tmp_path: Path) -> None:
         resolve("digits", "test")  # type: ignore[arg-type]
 
 
-def test_a_name_wins_over_a_folder(tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_wins_over_a_folder(
+    tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch
+) -> None:
     draw(tmp_path / "digits" / "a.png")
     monkeypatch.chdir(tmp_path)
     assert len(resolve("digits", "train")) > 1000

@@ -3,13 +3,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pictures import Draw
 
 from smi.data import Batches, load, write_bad
 from smi.data.decoder import Bad
 from smi.data.sources import ArraySet
 from smi.data.store import ArrayStore, CachedStore, StreamingStore
 from smi.errors import UserError
+from support.pictures import Draw
 
 
 @pytest.fixture
@@ -21,7 +21,10 @@ def folder(tmp_path: Path, draw: Draw) -> Path:
 
 
 def test_cached_and_streamed_images_are_the_same(folder: Path) -> None:
-    cached, streamed = load(folder, resolution=16), load(folder, resolution=16, largest_cache=0, num_workers=2)
+    cached, streamed = (
+        load(folder, resolution=16),
+        load(folder, resolution=16, largest_cache=0, num_workers=2),
+    )
     assert isinstance(cached, CachedStore)
     assert isinstance(streamed, StreamingStore)
     index = torch.tensor([5, 0, 11, 5])
@@ -31,7 +34,10 @@ def test_cached_and_streamed_images_are_the_same(folder: Path) -> None:
     assert cached.labels is not None
     assert streamed.labels is not None
     assert cached.labels.tolist() == streamed.labels.tolist() == [0] * 6 + [1] * 6
-    one, other = Batches(cached, 4, seed=3).starting_at(2), Batches(streamed, 4, seed=3).starting_at(2)
+    one, other = (
+        Batches(cached, 4, seed=3).starting_at(2),
+        Batches(streamed, 4, seed=3).starting_at(2),
+    )
     for _ in range(5):
         a, b = next(one), next(other)
         assert torch.equal(a.images, b.images)
@@ -93,7 +99,9 @@ def test_streaming_takes_the_next_good_file(folder: Path) -> None:
 def test_a_step_is_the_same_cached_or_streamed_with_bad_files(folder: Path) -> None:
     break_files(folder)
     (folder / "train/class1/11.png").write_bytes(b"")  # the last: the next good one is the first
-    stores = [load(folder, resolution=8, max_bad_share=0.5, largest_cache=size) for size in (10**9, 0)]
+    stores = [
+        load(folder, resolution=8, max_bad_share=0.5, largest_cache=size) for size in (10**9, 0)
+    ]
     assert len(stores[0]) == len(stores[1])
     cached, streamed = (Batches(store, 5, seed=1) for store in stores)
     for step in range(6):
@@ -124,14 +132,19 @@ def test_streaming_gives_its_memory_back(folder: Path) -> None:
 
 def test_indices_are_of_images_that_are_there(folder: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (10, 3, 6, 6), dtype=np.uint8)
-    for store in (load(folder, resolution=8), ArrayStore(ArraySet("a", "train", (pixels[:3], pixels[3:])))):
+    for store in (
+        load(folder, resolution=8),
+        ArrayStore(ArraySet("a", "train", (pixels[:3], pixels[3:]))),
+    ):
         assert torch.equal(store[[-1]], store[[len(store) - 1]])
         for index in (len(store), -len(store) - 1):
             with pytest.raises(IndexError, match="images"):
                 store[[index]]
 
 
-def test_a_finished_cache_need_not_be_writable_and_a_damaged_one_is_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_cache_need_not_be_writable_and_a_damaged_one_is_made_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = load(folder, resolution=8)[:]
     with monkeypatch.context() as patch:
         patch.setattr("smi.data.cache.lock", lambda *_: pytest.fail("no lock is needed to read"))
@@ -155,7 +168,10 @@ def test_settings_out_of_range_are_sentences(folder: Path, options: dict[str, fl
 
 def test_too_many_bad_files_stop_the_run(folder: Path) -> None:
     break_files(folder)
-    with pytest.raises(UserError, match=r"2 of 12 files in .* cannot be read as images .*00.png: empty file.* share of 10%"):
+    with pytest.raises(
+        UserError,
+        match=r"2 of 12 files in .* cannot be read as images .*00.png: empty file.* share of 10%",
+    ):
         load(folder, resolution=8)
     store = load(folder, resolution=8, largest_cache=0)
     with pytest.raises(UserError, match="of 12 files"):

@@ -2,12 +2,12 @@
 
 import numpy as np
 import torch
-from pictures import Draw
 
 from smi.data import Batches, load
 from smi.data.sources import ArraySet
 from smi.data.store import ArrayStore
 from smi.data.subset import Subset
+from support.pictures import Draw
 
 PIXELS = np.arange(64, dtype=np.uint8).reshape(64, 1, 1, 1).repeat(3, axis=1)
 

@@ -14,10 +14,14 @@ TWO_VIEWS = {
     "barlow_twins": losses.barlow_twins_loss,
     "vicreg": losses.vicreg_loss,
     "nt_xent": losses.nt_xent_loss,
-    "info_nce": lambda z1, z2: losses.info_nce_loss(z1, z2, torch.ones(3, z1.shape[1], dtype=z1.dtype).cumsum(0).cumsum(1).sin()),
+    "info_nce": lambda z1, z2: losses.info_nce_loss(
+        z1, z2, torch.ones(3, z1.shape[1], dtype=z1.dtype).cumsum(0).cumsum(1).sin()
+    ),
     "negative_cosine": losses.negative_cosine_loss,
     "swav": lambda z1, z2: losses.swav_loss([z1, z2]),
-    "dino": lambda z1, z2: losses.dino_loss([z1], [z1, z2], torch.zeros(z1.shape[1], dtype=z1.dtype)),
+    "dino": lambda z1, z2: losses.dino_loss(
+        [z1], [z1, z2], torch.zeros(z1.shape[1], dtype=z1.dtype)
+    ),
 }
 every_loss = pytest.mark.parametrize("loss", TWO_VIEWS.values(), ids=TWO_VIEWS)
 
@@ -33,11 +37,15 @@ def test_types(loss, dtype, views):
     torch.testing.assert_close(sum(terms.values()), terms.total)
     terms.total.backward()
     assert zs[1].grad.dtype == dtype
-    exact = [z.detach().double().requires_grad_() for z in zs]  # what the half precision inputs stand for
+    exact = [
+        z.detach().double().requires_grad_() for z in zs
+    ]  # what the half precision inputs stand for
     expected = loss(*exact).total
     expected.backward()
     assert terms.total.item() == pytest.approx(expected.item(), rel=1e-5, abs=5e-6)
-    torch.testing.assert_close(zs[1].grad.double(), exact[1].grad, rtol=2e-2 if dtype.itemsize == 2 else 1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        zs[1].grad.double(), exact[1].grad, rtol=2e-2 if dtype.itemsize == 2 else 1e-3, atol=1e-3
+    )
 
 
 @every_loss
@@ -47,10 +55,14 @@ def test_float32_island_inside_autocast(loss, k, views):
     expected = loss(*zs).total
     with torch.autocast("cpu", dtype=torch.bfloat16):
         got = loss(*zs).total
-        grads = torch.autograd.grad(got, zs, allow_unused=True)  # also when backward is called in there
+        grads = torch.autograd.grad(
+            got, zs, allow_unused=True
+        )  # also when backward is called in there
     assert got.dtype == torch.float32
     torch.testing.assert_close(got, expected, rtol=0, atol=0)
-    torch.testing.assert_close(grads, torch.autograd.grad(expected, zs, allow_unused=True), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(
+        grads, torch.autograd.grad(expected, zs, allow_unused=True), rtol=1e-6, atol=1e-7
+    )
 
 
 def cases():
@@ -79,7 +91,9 @@ def cases():
 
 
 @every_loss
-@pytest.mark.parametrize(("z1", "z2"), [case[1:] for case in cases()], ids=[case[0] for case in cases()])
+@pytest.mark.parametrize(
+    ("z1", "z2"), [case[1:] for case in cases()], ids=[case[0] for case in cases()]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_finite_whatever_the_input(loss, z1, z2, dtype):
     zs = [z.detach().clone().to(dtype).requires_grad_() for z in (z1, z2)]
@@ -112,7 +126,11 @@ def test_mistakes_are_sentences(loss):
 def test_module_has_the_knobs_and_defaults_of_its_function(name, views):
     module = getattr(losses, name)
     function = getattr(losses, inspect.getmodule(module).__name__.rsplit(".", 1)[1] + "_loss")
-    knobs = {p.name: p.default for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    knobs = {
+        p.name: p.default
+        for p in inspect.signature(function).parameters.values()
+        if p.kind is p.KEYWORD_ONLY
+    }
     parameters = inspect.signature(module).parameters.values() if "__init__" in vars(module) else []
     assert {p.name: p.default for p in parameters} == knobs
 
@@ -122,7 +140,11 @@ def test_module_has_the_knobs_and_defaults_of_its_function(name, views):
         "SwAVLoss": ([z1, z2],),
         "DINOLoss": ([z1], [z1, z2], torch.zeros(8, dtype=torch.float64)),
     }.get(name, (z1, z2))
-    changed = {knob: 2 if isinstance(default, int) else default * 1.5 for knob, default in knobs.items() if knob != "reduction"}
+    changed = {
+        knob: 2 if isinstance(default, int) else default * 1.5
+        for knob, default in knobs.items()
+        if knob != "reduction"
+    }
     for options in ({}, changed):
         expected = function(*arguments, **options).total
         torch.testing.assert_close(module(**options)(*arguments), expected)
@@ -131,7 +153,9 @@ def test_module_has_the_knobs_and_defaults_of_its_function(name, views):
 
 
 @every_loss
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo's own
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)  # dynamo's own
 def test_inside_a_compiled_function(loss, views):
     """torch.compile may break its graph here, never the numbers."""
     torch.compiler.reset()

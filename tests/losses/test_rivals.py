@@ -7,7 +7,12 @@ import torch.nn.functional as F
 
 from smi import losses
 
-SHAPES = [(6, 5), (5, 24), (12, 24), (13, 24)]  # more samples than coordinates, few, half as many, and just more than half
+SHAPES = [
+    (6, 5),
+    (5, 24),
+    (12, 24),
+    (13, 24),
+]  # more samples than coordinates, few, half as many, and just more than half
 
 
 def barlow_twins(z1, z2, weight=5.1e-3):
@@ -45,7 +50,11 @@ def nt_xent(z1, z2, temperature=0.5):
         (losses.barlow_twins_loss, barlow_twins, lightly.loss.BarlowTwinsLoss(lambda_param=5.1e-3)),
         (losses.vicreg_loss, vicreg, lightly.loss.VICRegLoss()),
         (losses.nt_xent_loss, nt_xent, lightly.loss.NTXentLoss()),
-        (losses.negative_cosine_loss, lambda p, z: -F.cosine_similarity(p, z).mean(), lightly.loss.NegativeCosineSimilarity()),
+        (
+            losses.negative_cosine_loss,
+            lambda p, z: -F.cosine_similarity(p, z).mean(),
+            lightly.loss.NegativeCosineSimilarity(),
+        ),
     ],
     ids=["barlow_twins", "vicreg", "nt_xent", "negative_cosine"],
 )
@@ -62,7 +71,9 @@ def test_two_view_losses(loss, reference, peer, shape, views):
     assert loss(*small).total.item() == pytest.approx(peer(*small).item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("loss", [losses.barlow_twins_loss, losses.vicreg_loss, losses.nt_xent_loss])
+@pytest.mark.parametrize(
+    "loss", [losses.barlow_twins_loss, losses.vicreg_loss, losses.nt_xent_loss]
+)
 @pytest.mark.parametrize("shape", [(5, 24), (6, 5)])
 def test_double_backward(loss, shape, views):
     assert torch.autograd.gradgradcheck(lambda *z: loss(*z).total, views(*shape))
@@ -73,8 +84,13 @@ def test_float32_sum_of_squares_from_samples_is_as_good_as_from_coordinates(view
     z1, z2 = views(64, 1024)
     for mix in (0.0, 0.1, 1.0):
         a, b = z1.detach(), torch.lerp(z1, z2, mix).detach()
-        for loss, reference in ((losses.barlow_twins_loss, barlow_twins), (losses.vicreg_loss, vicreg)):
-            assert loss(a.float(), b.float()).total.item() == pytest.approx(reference(a, b).item(), rel=1e-5)
+        for loss, reference in (
+            (losses.barlow_twins_loss, barlow_twins),
+            (losses.vicreg_loss, vicreg),
+        ):
+            assert loss(a.float(), b.float()).total.item() == pytest.approx(
+                reference(a, b).item(), rel=1e-5
+            )
 
 
 @pytest.mark.parametrize("num_heavy", [1, 2, 15, 40])
@@ -89,7 +105,11 @@ def test_vicreg_covariance_of_few_coordinates_with_most_variance(num_heavy, fact
     expected, got = losses.vicreg_loss(*zs), losses.vicreg_loss(*small)
     assert expected.total.item() == pytest.approx(vicreg(*zs).item(), rel=1e-9)
     assert got.covariance.item() == pytest.approx(expected.covariance.item(), rel=1e-5)
-    for g, e in zip(torch.autograd.grad(got.covariance, small), torch.autograd.grad(expected.covariance, zs), strict=True):
+    for g, e in zip(
+        torch.autograd.grad(got.covariance, small),
+        torch.autograd.grad(expected.covariance, zs),
+        strict=True,
+    ):
         assert ((g - e).norm() / e.norm()).item() < 1e-4
     alone = torch.zeros(8, 32)
     alone[:, 0] = 100 * torch.randn(8)
@@ -112,7 +132,9 @@ def test_info_nce_is_cross_entropy_over_key_and_negatives(views):
     inputs = (query, key, negatives)
     got, expected = losses.info_nce_loss(*inputs).total, reference(*inputs)
     torch.testing.assert_close(got, expected)
-    torch.testing.assert_close(torch.autograd.grad(got, inputs), torch.autograd.grad(expected, inputs))
+    torch.testing.assert_close(
+        torch.autograd.grad(got, inputs), torch.autograd.grad(expected, inputs)
+    )
     assert torch.autograd.gradcheck(lambda *z: losses.info_nce_loss(*z).total, inputs)
     with pytest.raises(ValueError, match="same number of coordinates"):
         losses.info_nce_loss(query, key, negatives[:, :4])
@@ -125,7 +147,9 @@ def test_info_nce_agrees_with_lightly_memory_bank():
     query, key = torch.randn(5, 8), torch.randn(5, 8)
     negatives = peer.memory_bank.bank.clone()
     expected = peer(query, key)
-    assert losses.info_nce_loss(query, key, negatives).total.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert losses.info_nce_loss(query, key, negatives).total.item() == pytest.approx(
+        expected.item(), rel=1e-5
+    )
 
 
 @pytest.mark.parametrize("queue", [False, True])
@@ -137,14 +161,20 @@ def test_swav_agrees_with_lightly(num_small, queue):
     got = losses.swav_loss(full, small, queued).total
     expected = lightly.loss.SwaVLoss()(full, small, queued or None)[0]
     torch.testing.assert_close(got, expected, rtol=1e-9, atol=0)
-    torch.testing.assert_close(torch.autograd.grad(got, full + small), torch.autograd.grad(expected, full + small))
+    torch.testing.assert_close(
+        torch.autograd.grad(got, full + small), torch.autograd.grad(expected, full + small)
+    )
 
 
 def test_sinkhorn_balances():
     scores = torch.rand(64, 8, dtype=torch.float64)
     code = losses.sinkhorn(scores, num_iterations=200)
-    torch.testing.assert_close(code.sum(1), torch.ones(64, dtype=torch.float64))  # each sample is assigned once
-    torch.testing.assert_close(code.sum(0), torch.full((8,), 8.0, dtype=torch.float64))  # and each prototype used alike
+    torch.testing.assert_close(
+        code.sum(1), torch.ones(64, dtype=torch.float64)
+    )  # each sample is assigned once
+    torch.testing.assert_close(
+        code.sum(0), torch.full((8,), 8.0, dtype=torch.float64)
+    )  # and each prototype used alike
     extreme = losses.sinkhorn(torch.tensor([[1e20, -1e20], [1.0, 0.0], [0.0, 1e20]]))
     assert extreme.isfinite().all()
     with pytest.raises(ValueError, match="iteration"):
@@ -154,13 +184,17 @@ def test_sinkhorn_balances():
 @pytest.mark.parametrize("num_small", [0, 2])
 def test_dino_agrees_with_lightly(num_small):
     teacher = [torch.randn(6, 10, dtype=torch.float64) for _ in range(2)]
-    student = [torch.randn(6, 10, dtype=torch.float64, requires_grad=True) for _ in range(2 + num_small)]
+    student = [
+        torch.randn(6, 10, dtype=torch.float64, requires_grad=True) for _ in range(2 + num_small)
+    ]
     peer = lightly.loss.DINOLoss(output_dim=10).double()
     peer.center += torch.randn(10, dtype=torch.float64)
     center = peer.center.flatten().clone()
     got, expected = losses.dino_loss(teacher, student, center).total, peer(teacher, student)
     torch.testing.assert_close(got, expected)
-    torch.testing.assert_close(torch.autograd.grad(got, student), torch.autograd.grad(expected, student))
+    torch.testing.assert_close(
+        torch.autograd.grad(got, student), torch.autograd.grad(expected, student)
+    )
 
 
 def test_views_missing_and_bad_temperatures_are_sentences():
@@ -177,7 +211,10 @@ def test_views_missing_and_bad_temperatures_are_sentences():
         (lambda: losses.sinkhorn(z, epsilon=-1), "epsilon"),
         (lambda: losses.vicreg_loss(z, z, eps=0), "eps"),
         (lambda: losses.vicreg_loss(z, z, variance_weight=float("nan")), "variance_weight"),
-        (lambda: losses.barlow_twins_loss(z, z, redundancy_weight=float("inf")), "redundancy_weight"),
+        (
+            lambda: losses.barlow_twins_loss(z, z, redundancy_weight=float("inf")),
+            "redundancy_weight",
+        ),
         (lambda: losses.swav_loss(z), "list of tensors"),
         (lambda: losses.dino_loss(z, [z, z], z[0]), "list of tensors"),
         (lambda: losses.dino_loss([z], [z, z], z[0].reshape(2, 2)), "one row"),

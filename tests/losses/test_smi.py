@@ -23,9 +23,19 @@ def reference(views, redundancy_weight=0.01, target=1.0, shift=0.06, eps=1e-6):
         rho = np.corrcoef(a, b)[0, 1]
         return -0.5 * math.log(1 - rho**2 + eps)
 
-    alignment = sum(math.log(math.cosh(dependency(a[i], b[i]) - target)) for a, b in combinations(zs, 2) for i in range(n))
+    alignment = sum(
+        math.log(math.cosh(dependency(a[i], b[i]) - target))
+        for a, b in combinations(zs, 2)
+        for i in range(n)
+    )
     pairs = [*combinations(zs, 2), *((z, z) for z in zs)]
-    redundancy = sum(math.log(math.cosh(dependency(a[i], b[j]) + shift)) for a, b in pairs for i in range(n) for j in range(n) if i != j)
+    redundancy = sum(
+        math.log(math.cosh(dependency(a[i], b[j]) + shift))
+        for a, b in pairs
+        for i in range(n)
+        for j in range(n)
+        if i != j
+    )
     return alignment, redundancy_weight * redundancy
 
 
@@ -51,7 +61,9 @@ def test_fused_equals_plain(n, k, number, tile, views, monkeypatch):
     zs = views(n, k, number)
     fused, plain = smi_loss(*zs, redundancy_weight=0.2), smi_loss_plain(*zs, redundancy_weight=0.2)
     for name in ("alignment", "redundancy", "total"):
-        torch.testing.assert_close(getattr(fused, name), getattr(plain, name), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(
+            getattr(fused, name), getattr(plain, name), rtol=1e-10, atol=1e-12
+        )
     grads = torch.autograd.grad(3 * fused.total, zs), torch.autograd.grad(3 * plain.total, zs)
     for got, expected in zip(*grads, strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-7, atol=1e-10)
@@ -74,7 +86,9 @@ def test_gradient_of_one_term_alone(views):
     mixed = smi_loss(*zs)
     got = torch.autograd.grad(mixed.total + 2 * mixed.alignment, zs)
     plain = smi_loss_plain(*zs)
-    torch.testing.assert_close(got, torch.autograd.grad(plain.total + 2 * plain.alignment, zs), rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(
+        got, torch.autograd.grad(plain.total + 2 * plain.alignment, zs), rtol=1e-8, atol=1e-12
+    )
 
 
 def test_retained_graph_gives_the_same_gradient_again(views):
@@ -174,8 +188,12 @@ def test_identities(n, k, number, log_scale, offset, seed):
         zs[::-1],
     ]
     for variant in variants:
-        torch.testing.assert_close(smi_loss(*variant, redundancy_weight=0.5).total, expected, rtol=1e-6, atol=1e-9)
-    torch.testing.assert_close(n * smi_loss(*zs, redundancy_weight=0.5, reduction="mean").total, expected)
+        torch.testing.assert_close(
+            smi_loss(*variant, redundancy_weight=0.5).total, expected, rtol=1e-6, atol=1e-9
+        )
+    torch.testing.assert_close(
+        n * smi_loss(*zs, redundancy_weight=0.5, reduction="mean").total, expected
+    )
 
 
 def test_one_pair_anti_correlated_scores_as_aligned(views):
@@ -187,8 +205,12 @@ def test_gradient_is_orthogonal_to_offset_and_scale(views):
     """Moving a row along itself or along the constant vector does not change the loss."""
     zs = views(7, 12)
     for z, grad in zip(zs, torch.autograd.grad(smi_loss(*zs).total, zs), strict=True):
-        torch.testing.assert_close(grad.sum(dim=1), torch.zeros(7, dtype=torch.float64), rtol=0, atol=1e-12)
-        torch.testing.assert_close((grad * z).sum(dim=1), torch.zeros(7, dtype=torch.float64), rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            grad.sum(dim=1), torch.zeros(7, dtype=torch.float64), rtol=0, atol=1e-12
+        )
+        torch.testing.assert_close(
+            (grad * z).sum(dim=1), torch.zeros(7, dtype=torch.float64), rtol=0, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize("constant", [0.0, 0.1, -7.3, 1e20, 1e-25])
@@ -227,13 +249,21 @@ def test_perfect_correlation_is_finite(loss):
         assert all(grad.isfinite().all() for grad in grads)
     pair = [z[:1].expand(8, 32).clone().requires_grad_() for _ in range(2)]  # all rows the same
     terms = loss(*pair)
-    assert terms.alignment.item() == pytest.approx(8 * math.log(math.cosh(-0.5 * math.log(1e-6) - 1)), rel=0.1)
+    assert terms.alignment.item() == pytest.approx(
+        8 * math.log(math.cosh(-0.5 * math.log(1e-6) - 1)), rel=0.1
+    )
     assert all(grad.isfinite().all() for grad in torch.autograd.grad(terms.total, pair))
 
 
 def test_module_is_the_function(views):
     zs = views(5, 8, 3)
-    options = {"redundancy_weight": 0.1, "target": 0.5, "shift": 0.2, "eps": 1e-3, "reduction": "mean"}
+    options = {
+        "redundancy_weight": 0.1,
+        "target": 0.5,
+        "shift": 0.2,
+        "eps": 1e-3,
+        "reduction": "mean",
+    }
     torch.testing.assert_close(smi.SMILoss(**options)(*zs), smi_loss(*zs, **options).total)
     torch.testing.assert_close(smi.SMILoss()(*zs[:2]), smi_loss(*zs[:2]).total)
     assert "redundancy_weight=0.01" in repr(smi.SMILoss())
@@ -251,7 +281,10 @@ def test_mistakes_are_sentences(views):
         ({"shift": 100.0}, "shift"),
         ({"redundancy_weight": float("inf")}, "redundancy_weight"),
     ]:
-        for call in (lambda options=options: smi_loss(z1, z2, **options), lambda options=options: smi.SMILoss(**options)):
+        for call in (
+            lambda options=options: smi_loss(z1, z2, **options),
+            lambda options=options: smi.SMILoss(**options),
+        ):
             with pytest.raises(ValueError, match=words):
                 call()
     with pytest.raises(AttributeError, match="alignment, redundancy"):

@@ -5,7 +5,6 @@ import inspect
 
 import pytest
 import torch
-from tiny import NAMES, NUM_IMAGES, batch, make, train, views
 from torch import Tensor
 
 from smi.data import Batch
@@ -14,6 +13,7 @@ from smi.losses import Terms
 from smi.methods import HOMES, Method, Output, create_method, find_method, settings_of
 from smi.nn import Encoder
 from smi.views import Views, policy
+from support.tiny import NAMES, NUM_IMAGES, batch, make, train, views
 
 FROZEN = {"SwAV": {"prototypes.weight"}, "DINO": {"last.weight"}}  # in the first epoch
 every = pytest.mark.parametrize("name", NAMES)
@@ -35,12 +35,16 @@ def test_every_parameter_is_trained(name, n):
     assert out.loss.isfinite()
     assert out.h.shape == (n, 10)
     assert out.z1.shape == out.z2.shape == (n, 6)
-    assert out.loss.item() == pytest.approx(sum(term.item() for term in out.terms.values()), abs=1e-5)
+    assert out.loss.item() == pytest.approx(
+        sum(term.item() for term in out.terms.values()), abs=1e-5
+    )
     out.loss.backward()
     for parameter, grad in gradients(method).items():
         assert grad is not None, parameter
         assert grad.isfinite().all(), parameter
-        assert n == 2 or grad.abs().max() > 0, parameter  # batch norm leaves two samples only their signs
+        assert n == 2 or grad.abs().max() > 0, (
+            parameter
+        )  # batch norm leaves two samples only their signs
 
 
 @every
@@ -91,7 +95,9 @@ def test_resumed_training_is_the_same_to_the_bit(name):
     resumed.load_state_dict(saved[0])
     optimizers[1].load_state_dict(saved[1])
     assert train(resumed, optimizers[1], range(3, 6)) == expected
-    assert all(torch.equal(value, resumed.state_dict()[key]) for key, value in whole.state_dict().items())
+    assert all(
+        torch.equal(value, resumed.state_dict()[key]) for key, value in whole.state_dict().items()
+    )
 
 
 @every
@@ -128,7 +134,9 @@ def test_bfloat16_gives_finite_losses(name):
     out.loss.backward()
     assert all(grad is not None and grad.isfinite().all() for grad in gradients(method).values())
     method.after_step()
-    assert all(value.dtype in (torch.float32, torch.int64) for value in method.state_dict().values())
+    assert all(
+        value.dtype in (torch.float32, torch.int64) for value in method.state_dict().values()
+    )
 
 
 @every
@@ -144,12 +152,20 @@ def test_teacher_moves_by_its_momentum_alone(name, progress):
     step(method).loss.backward()
     optimizer.step()
     method.after_step()
-    momentum = 0.999 if name.startswith("MoCo") else 1 - (1 - 0.996) * (torch.tensor(progress * torch.pi).cos().item() + 1) / 2
+    momentum = (
+        0.999
+        if name.startswith("MoCo")
+        else 1 - (1 - 0.996) * (torch.tensor(progress * torch.pi).cos().item() + 1) / 2
+    )
     student = [*method.encoder.parameters(), *method.projector.parameters()]
-    for old, new, followed in zip(before.parameters(), method.teacher.parameters(), student, strict=True):
+    for old, new, followed in zip(
+        before.parameters(), method.teacher.parameters(), student, strict=True
+    ):
         assert new.grad is None
         assert not new.requires_grad
-        torch.testing.assert_close(new, momentum * old + (1 - momentum) * followed.detach(), rtol=0, atol=3e-7)  # some roundings
+        torch.testing.assert_close(
+            new, momentum * old + (1 - momentum) * followed.detach(), rtol=0, atol=3e-7
+        )  # some roundings
 
 
 @every
@@ -160,7 +176,11 @@ def test_views_are_what_the_policy_gives(name):
     images = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8)
     given = Batch(images, torch.arange(4), 0)
     x = Views(wanted, compiled=False)(given.images, given.generator())
-    assert [view.shape[-1] for view in x] == {"SwAV": [8, 8, 3, 3, 3], "DINO": [8, 8, 3, 3, 3], "PIRL": [8] + [2] * 9}.get(name, [8, 8])
+    assert [view.shape[-1] for view in x] == {
+        "SwAV": [8, 8, 3, 3, 3],
+        "DINO": [8, 8, 3, 3, 3],
+        "PIRL": [8] + [2] * 9,
+    }.get(name, [8, 8])
     assert method(x, given).loss.isfinite()
 
 
@@ -179,7 +199,10 @@ def test_moco_differs_from_its_second_version_in_head_blur_temperature_and_sched
     assert second.policy(recipe) is recipe
     assert (first.schedule, second.schedule) == ("step", "cosine")
     assert [len(method.projector) for method in (first, second)] == [1, 3]
-    assert [settings_of(type(method))["temperature"].default for method in (first, second)] == [0.07, 0.2]
+    assert [settings_of(type(method))["temperature"].default for method in (first, second)] == [
+        0.07,
+        0.2,
+    ]
 
 
 @every
@@ -191,7 +214,9 @@ def test_settings_have_types_and_defaults(name):
     for setting in settings_of(method).values():
         assert setting.annotation in (bool, int, float, tuple[int, ...])
         assert setting.default is not inspect.Parameter.empty
-    (encoder,) = [p for p in inspect.signature(method).parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    (encoder,) = [
+        p for p in inspect.signature(method).parameters.values() if p.kind is not p.KEYWORD_ONLY
+    ]
     assert encoder.annotation is Encoder
 
 

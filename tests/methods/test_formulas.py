@@ -6,16 +6,16 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import batch, make, views
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from smi import losses
-from smi.data.batches import derive
 from smi.methods import Modalities, settings_of
 from smi.methods.base import together
 from smi.nn import Encoder
 from smi.optim import cosine
+from smi.seeds import derive
+from support.tiny import batch, make, views
 
 
 def heads(method, x):
@@ -54,7 +54,12 @@ def test_byol_is_two_squared_distances():
         p = method.predictor(method.projector(method.encoder(x)))
         target = method.teacher(other)
         assert not target.requires_grad
-        expected += (p / p.norm(dim=1, keepdim=True) - target / target.norm(dim=1, keepdim=True)).square().sum(dim=1).mean()
+        expected += (
+            (p / p.norm(dim=1, keepdim=True) - target / target.norm(dim=1, keepdim=True))
+            .square()
+            .sum(dim=1)
+            .mean()
+        )
     torch.testing.assert_close(out.loss, expected)
 
 
@@ -64,7 +69,9 @@ def test_simsiam_holds_what_is_predicted_still():
     (_, z1), (_, z2) = heads(method, x1), heads(method, x2)
     still1, still2 = z1.detach().clone(), z2.detach().clone()  # constants: no way for a gradient
     p1, p2 = method.predictor(z1), method.predictor(z2)
-    expected = -F.cosine_similarity(p1, still2).mean() / 2 - F.cosine_similarity(p2, still1).mean() / 2
+    expected = (
+        -F.cosine_similarity(p1, still2).mean() / 2 - F.cosine_similarity(p2, still1).mean() / 2
+    )
     gradient = torch.autograd.grad(expected, list(method.parameters()))
     out = method([x1, x2], batch(6))
     torch.testing.assert_close(out.loss, expected)
@@ -113,14 +120,18 @@ def test_swav_foretells_codes_balanced_with_the_queue(epoch):
         code = swav_codes(torch.cat([z[v] @ prototypes.T, queued]))[:6]
         for w in range(5):
             if w != v:
-                expected -= (code * F.log_softmax(z[w] @ prototypes.T / 0.1, dim=1)).sum(dim=1).mean() / 8
+                expected -= (code * F.log_softmax(z[w] @ prototypes.T / 0.1, dim=1)).sum(
+                    dim=1
+                ).mean() / 8
     torch.testing.assert_close(method(x, batch(6)).loss, expected)
     method.after_step()
     for v in range(2):
         torch.testing.assert_close(method.queues[v].keys[:6], z[v].detach())
 
 
-@pytest.mark.parametrize(("progress", "temperature"), [(0.0, 0.04), (0.05, 0.055), (0.1, 0.07), (0.9, 0.07)])
+@pytest.mark.parametrize(
+    ("progress", "temperature"), [(0.0, 0.04), (0.05, 0.055), (0.1, 0.07), (0.9, 0.07)]
+)
 def test_dino_foretells_the_teacher_centred_and_sharpened(progress, temperature):
     """The last layer is a weight-normalised one of length 1, as the paper's."""
     method = make("DINO")
@@ -130,13 +141,23 @@ def test_dino_foretells_the_teacher_centred_and_sharpened(progress, temperature)
     last = weight_norm(nn.Linear(6, 20, bias=False))
     last.parametrizations.weight.original0.data.fill_(1)
     last.parametrizations.weight.original1.data.copy_(method.last.weight)
-    student = [last(F.normalize(z, dim=1)) for z in method.projector(torch.cat(together(method.encoder, x))).chunk(5)]
+    student = [
+        last(F.normalize(z, dim=1))
+        for z in method.projector(torch.cat(together(method.encoder, x))).chunk(5)
+    ]
     with torch.no_grad():
         taught = [last(F.normalize(z, dim=1)) for z in method.teacher(torch.cat(x[:2])).chunk(2)]
     expected = 0
     for i, t in enumerate(taught):
         target = F.softmax((t - method.center.mean) / temperature, dim=1)
-        expected -= sum((target * F.log_softmax(s / 0.1, dim=1)).sum(dim=1).mean() for j, s in enumerate(student) if i != j) / 8
+        expected -= (
+            sum(
+                (target * F.log_softmax(s / 0.1, dim=1)).sum(dim=1).mean()
+                for j, s in enumerate(student)
+                if i != j
+            )
+            / 8
+        )
     torch.testing.assert_close(method(x, batch(6)).loss, expected)
     center = 0.9 * method.center.mean + 0.1 * torch.cat(taught).mean(dim=0)
     method.after_step()
@@ -166,7 +187,12 @@ def test_pirl_knows_images_and_their_jigsaws_by_the_bank():
     negatives = method.bank.negatives(given.index, 30, generator=generator)
     expected = 0
     for weight, known in ((0.25, jigsaw), (0.75, z)):
-        logits = torch.cat([(known * entries[given.index]).sum(1, keepdim=True), known @ negatives.T], dim=1) / 0.07
+        logits = (
+            torch.cat(
+                [(known * entries[given.index]).sum(1, keepdim=True), known @ negatives.T], dim=1
+            )
+            / 0.07
+        )
         expected += weight * F.cross_entropy(logits, torch.zeros(6, dtype=torch.long))
     torch.testing.assert_close(method([x, *patches], given).loss, expected)
     method.after_step()
@@ -208,14 +234,27 @@ def test_views_of_one_size_go_together():
 def test_heads_are_the_papers():
     """Widths as the papers print them; a method's own numbers are its defaults."""
     defaults = {
-        name: {key: p.default for key, p in settings_of(type(make(name))).items()} for name in ("BarlowTwins", "BYOL", "SwAV", "DINO")
+        name: {key: p.default for key, p in settings_of(type(make(name))).items()}
+        for name in ("BarlowTwins", "BYOL", "SwAV", "DINO")
     }
     assert defaults["BarlowTwins"] == {"widths": (8192, 8192, 8192), "redundancy_weight": 5.1e-3}
     assert defaults["BYOL"] == {"widths": (4096, 256), "momentum": 0.996}
     assert defaults["SwAV"]["num_prototypes"] == 3000
     assert defaults["DINO"]["num_outputs"] == 65536
-    assert [type(layer).__name__ for layer in make("SimSiam").projector] == ["Linear", "BatchNorm1d", "ReLU", "Linear", "BatchNorm1d"]
-    assert [type(layer).__name__ for layer in make("DINO").projector] == ["Linear", "GELU", "Linear", "GELU", "Linear"]
+    assert [type(layer).__name__ for layer in make("SimSiam").projector] == [
+        "Linear",
+        "BatchNorm1d",
+        "ReLU",
+        "Linear",
+        "BatchNorm1d",
+    ]
+    assert [type(layer).__name__ for layer in make("DINO").projector] == [
+        "Linear",
+        "GELU",
+        "Linear",
+        "GELU",
+        "Linear",
+    ]
     assert [type(layer).__name__ for layer in make("MoCo").projector] == ["Linear"]
 
 
@@ -233,7 +272,9 @@ def test_modalities_are_smi_between_encoders():
     assert torch.equal(out.h, h[0])
     assert torch.equal(out.z2, z[1])
     out.loss.backward()
-    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters() if p.ndim > 1)
+    assert all(
+        p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters() if p.ndim > 1
+    )
 
 
 def test_modalities_need_as_many_inputs_as_encoders():

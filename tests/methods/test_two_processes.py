@@ -10,11 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from tiny import NAMES, batch, make, views, without_batch_norm
 from torch.nn.parallel import DistributedDataParallel
 
+from support.tiny import NAMES, batch, make, views, without_batch_norm
+
 N = 4
-LOCAL = ("SMI", "PIRL")  # the mean of local losses by design; and by the negatives each process draws for its own images
+LOCAL = (
+    "SMI",
+    "PIRL",
+)  # the mean of local losses by design; and by the negatives each process draws for its own images
 # Methods keep their state alike themselves. Newer versions of PyTorch have another name for not sending it at every step.
 NEWER = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
 BUFFERS_STAY = {"forward_sync_buffers" if NEWER else "broadcast_buffers": False}
@@ -55,16 +59,25 @@ def work(rank, folder):
     for name in NAMES:
         for batch_norm in (True, False):
             method = prepare(name, batch_norm=batch_norm)
-            results[name, batch_norm] = step(method, DistributedDataParallel(method, **BUFFERS_STAY), [rank])
+            results[name, batch_norm] = step(
+                method, DistributedDataParallel(method, **BUFFERS_STAY), [rank]
+            )
     torch.save(results, folder / f"{rank}.pt")
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {
+        "MASTER_ADDR": "127.0.0.1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+    }
     command = [sys.executable, "-W", "error", __file__, str(folder)]
-    processes = [subprocess.Popen([*command, str(rank)], env=environment, stderr=subprocess.PIPE, text=True) for rank in range(2)]
+    processes = [
+        subprocess.Popen([*command, str(rank)], env=environment, stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
     try:
         for process in processes:
             _, errors = process.communicate(timeout=240)
@@ -82,7 +95,9 @@ def test_processes_stay_alike(name, batch_norm, ranks):
     first, second = (result[name, batch_norm] for result in ranks)
     for key, gradient in first["gradients"].items():
         assert torch.equal(gradient, second["gradients"][key]), key
-    alike = [key for key in first["state"] if "running_" not in key]  # a batch norm has statistics of its own process
+    alike = [
+        key for key in first["state"] if "running_" not in key
+    ]  # a batch norm has statistics of its own process
     assert all(any(word in key for key in alike) for word in STATE if hasattr(make(name), word))
     for key in alike:
         assert torch.equal(first["state"][key], second["state"][key]), key
@@ -108,12 +123,16 @@ def test_gradient_is_the_mean_of_local_ones(name, ranks):
 def test_bank_holds_the_images_of_all_processes(ranks):
     expected = prepare("PIRL", batch_norm=False)
     step(expected, expected, [0, 1])
-    torch.testing.assert_close(ranks[0]["PIRL", False]["state"]["bank.entries"], expected.bank.entries)
+    torch.testing.assert_close(
+        ranks[0]["PIRL", False]["state"]["bank.entries"], expected.bank.entries
+    )
 
 
 if __name__ == "__main__":
     folder, rank = Path(sys.argv[1]), int(sys.argv[2])
     store = dist.FileStore(str(folder / "store"), 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=200))
+    dist.init_process_group(
+        "gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=200)
+    )
     work(rank, folder)
     dist.destroy_process_group()

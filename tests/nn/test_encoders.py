@@ -64,13 +64,19 @@ def test_cifar_stem_is_three_by_three_without_pooling():
 def test_looking_at_it_leaves_statistics_as_they_were():
     encoder = create_encoder("resnet-small", image_size=32)
     assert encoder.training
-    assert torch.equal(encoder.network.bn1.running_mean, torch.zeros_like(encoder.network.bn1.running_mean))
+    assert torch.equal(
+        encoder.network.bn1.running_mean, torch.zeros_like(encoder.network.bn1.running_mean)
+    )
     assert encoder.network.bn1.num_batches_tracked == 0
 
 
 def test_a_transformer_takes_smaller_views_too():
     encoder = create_encoder("vit_tiny_patch16_224", image_size=32, patch_size=4)
-    assert encoder(torch.randn(2, 3, 32, 32)).shape == encoder(torch.randn(2, 3, 14, 14)).shape == (2, 192)
+    assert (
+        encoder(torch.randn(2, 3, 32, 32)).shape
+        == encoder(torch.randn(2, 3, 14, 14)).shape
+        == (2, 192)
+    )
     assert encoder.map(torch.randn(2, 3, 16, 16)).shape == (2, 192, 4, 4)
 
 
@@ -113,11 +119,19 @@ def test_any_network_can_be_wrapped():
         ("resnet81", {}, "there is no encoder 'resnet81': did you mean resnet"),
         ("xyzzy", {}, "there is no encoder 'xyzzy': `smi encoders` lists some"),
         ("resnet18", {"wings": 2}, "unexpected keyword argument 'wings'"),
-        ("convnext_atto", {"stem": "cifar"}, "the cifar stem is for ResNets, not for convnext_atto"),
+        (
+            "convnext_atto",
+            {"stem": "cifar"},
+            "the cifar stem is for ResNets, not for convnext_atto",
+        ),
         (here("Nothing"), {}, "has no 'Nothing'"),
         ("nowhere.Network", {}, "there is no module 'nowhere'"),
         (here("no_network"), {}, "gave a str, not a torch.nn.Module"),
-        (here("image_map"), {}, r"must turn images \[N, 3, 32, 32\] into features \[N, F\]; two images gave \[2, 4, 32, 32\]"),
+        (
+            here("image_map"),
+            {},
+            r"must turn images \[N, 3, 32, 32\] into features \[N, F\]; two images gave \[2, 4, 32, 32\]",
+        ),
     ],
 )
 def test_mistakes_are_sentences(name, arguments, sentence):

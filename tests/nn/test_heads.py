@@ -11,7 +11,15 @@ def kinds(module):
 
 def test_mlp_is_barlow_twins_projector_by_default():
     head = mlp(6, 8, 8, 4)
-    assert kinds(head) == ["Linear", "BatchNorm1d", "ReLU", "Linear", "BatchNorm1d", "ReLU", "Linear"]
+    assert kinds(head) == [
+        "Linear",
+        "BatchNorm1d",
+        "ReLU",
+        "Linear",
+        "BatchNorm1d",
+        "ReLU",
+        "Linear",
+    ]
     assert [layer.bias for layer in head if isinstance(layer, nn.Linear)] == [None] * 3
     assert head(torch.randn(3, 6)).shape == (3, 4)
 
@@ -50,7 +58,9 @@ def test_ema_starts_as_a_copy_without_gradient():
     assert not out.requires_grad
     assert not any(parameter.requires_grad for parameter in ema.parameters())
     assert all(parameter.requires_grad for parameter in (*encoder.parameters(), *head.parameters()))
-    assert not {p.data_ptr() for p in ema.parameters()} & {p.data_ptr() for p in (*encoder.parameters(), *head.parameters())}
+    assert not {p.data_ptr() for p in ema.parameters()} & {
+        p.data_ptr() for p in (*encoder.parameters(), *head.parameters())
+    }
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9, 1.0])

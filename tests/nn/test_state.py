@@ -16,7 +16,9 @@ def test_queue_keeps_the_last_keys_first_in_first_out():
     a, b, c = torch.randn(2, 3), torch.randn(2, 3), torch.randn(2, 3)
     for keys in (a, b, c):
         queue.push(keys)
-    expected = unit(torch.stack([c[1], a[1], b[0], b[1], c[0]]))  # the sixth key came where the first was
+    expected = unit(
+        torch.stack([c[1], a[1], b[0], b[1], c[0]])
+    )  # the sixth key came where the first was
     torch.testing.assert_close(queue.keys, expected)
     many = torch.randn(12, 3)
     queue.push(many)
@@ -34,7 +36,9 @@ def test_queue_can_be_pushed_between_forward_and_backward():
     torch.testing.assert_close(query.grad, expected)
 
 
-@pytest.mark.parametrize("make", [lambda seed: Queue(5, 3, seed=seed), lambda seed: MemoryBank(5, 3, seed=seed)])
+@pytest.mark.parametrize(
+    "make", [lambda seed: Queue(5, 3, seed=seed), lambda seed: MemoryBank(5, 3, seed=seed)]
+)
 def test_start_depends_on_the_seed_alone(make):
     first = make(1).state_dict()
     torch.randn(3)
@@ -48,7 +52,11 @@ def test_state_round_trips():
     queue.push(torch.randn(2, 3))
     bank.update(torch.tensor([4, 0]), torch.randn(2, 3))
     center.update([torch.randn(2, 3)])
-    for used, fresh in ((queue, Queue(5, 3, seed=9)), (bank, MemoryBank(6, 3, seed=9)), (center, Center(3))):
+    for used, fresh in (
+        (queue, Queue(5, 3, seed=9)),
+        (bank, MemoryBank(6, 3, seed=9)),
+        (center, Center(3)),
+    ):
         fresh.load_state_dict(used.state_dict())
         for name, value in used.state_dict().items():
             assert torch.equal(value, fresh.state_dict()[name])
@@ -76,7 +84,9 @@ def test_memory_bank_negatives_are_other_images():
     assert negatives.shape == (200, 3)
     matches = (negatives[:, None] == bank.entries).all(dim=2).nonzero()[:, 1]
     assert set(matches.tolist()) == {1, 4, 5}
-    assert torch.equal(negatives, bank.negatives(index, 200, generator=torch.Generator().manual_seed(0)))
+    assert torch.equal(
+        negatives, bank.negatives(index, 200, generator=torch.Generator().manual_seed(0))
+    )
     assert bank.negatives(torch.tensor([5, 1, 0, 4, 2]), 9).unique(dim=0).shape == (1, 3)
     with pytest.raises(ValueError, match="no negatives"):
         bank.negatives(torch.arange(6), 3)
@@ -113,5 +123,7 @@ def test_center_is_a_moving_average():
 def test_prototypes_give_cosines():
     prototypes = Prototypes(3, 4)
     z = torch.randn(2, 3)
-    torch.testing.assert_close(prototypes(z), F.cosine_similarity(z[:, None], prototypes.weight[None], dim=2))
+    torch.testing.assert_close(
+        prototypes(z), F.cosine_similarity(z[:, None], prototypes.weight[None], dim=2)
+    )
     torch.testing.assert_close(prototypes(5 * z), prototypes(z))

@@ -13,7 +13,9 @@ SHAPES = [(5, 3), (4, 3, 2, 2), (3,), (), (1, 1)]
 
 def reference(params, grads, mus, *, lr, weight_decay, momentum=0.9, eta=1e-3):
     """One step in plain numbers: lists of floats, one parameter and one coordinate after the other."""
-    for p, g, mu, matrix in zip(params, grads, mus, (len(shape) > 1 for shape in SHAPES), strict=True):
+    for p, g, mu, matrix in zip(
+        params, grads, mus, (len(shape) > 1 for shape in SHAPES), strict=True
+    ):
         if g is None:
             continue
         if matrix:
@@ -47,11 +49,16 @@ def test_equals_its_definition(weight_decay, zero, together, monkeypatch):
 
         def batches(params):
             having = [p for p in params if p.grad is not None]
-            return [batch for kind in kinds if (batch := [p for p in having if (p.ndim > 1) == kind])]
+            return [
+                batch for kind in kinds if (batch := [p for p in having if (p.ndim > 1) == kind])
+            ]
 
         monkeypatch.setattr("smi.optim.lars._batches", batches)
     generator = torch.Generator().manual_seed(0)
-    params = [nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64)) for shape in SHAPES]
+    params = [
+        nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64))
+        for shape in SHAPES
+    ]
     if zero is not None:
         params[zero].data.zero_()
     optimizer = LARS(params, 0.3, weight_decay=weight_decay)
@@ -62,10 +69,23 @@ def test_equals_its_definition(weight_decay, zero, together, monkeypatch):
         for p, g in zip(params, grads, strict=True):
             p.grad = None if g is None else g.clone()
         optimizer.step()
-        reference(plain, [None if g is None else g.flatten().tolist() for g in grads], mus, lr=0.3, weight_decay=weight_decay)
+        reference(
+            plain,
+            [None if g is None else g.flatten().tolist() for g in grads],
+            mus,
+            lr=0.3,
+            weight_decay=weight_decay,
+        )
         for p, g, expected in zip(params, grads, plain, strict=True):
-            torch.testing.assert_close(p.detach().flatten(), torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=1e-14)
-            assert (p.grad is None) if g is None else torch.equal(p.grad, g)  # gradients are the caller's
+            torch.testing.assert_close(
+                p.detach().flatten(),
+                torch.tensor(expected, dtype=torch.float64),
+                rtol=1e-12,
+                atol=1e-14,
+            )
+            assert (
+                (p.grad is None) if g is None else torch.equal(p.grad, g)
+            )  # gradients are the caller's
 
 
 def test_a_zero_matrix_and_a_zero_gradient_have_a_factor_of_one():
@@ -83,7 +103,9 @@ def test_agrees_with_lightly():
     ours = [nn.Parameter(matrix.clone()), nn.Parameter(vector.clone())]
     theirs = [nn.Parameter(matrix.clone()), nn.Parameter(vector.clone())]
     optimizer = LARS(ours, 0.2, weight_decay=0.01)
-    peer = lightly.utils.lars.LARS([{"params": theirs[:1], "weight_decay": 0.01}, {"params": theirs[1:]}], lr=0.2, momentum=0.9)
+    peer = lightly.utils.lars.LARS(
+        [{"params": theirs[:1], "weight_decay": 0.01}, {"params": theirs[1:]}], lr=0.2, momentum=0.9
+    )
     for step in range(5):
         for params in (ours, theirs):
             params[0].grad = (step + 1.0) * params[0].detach()
@@ -110,7 +132,9 @@ def test_state_dict_round_trip_is_exact():
     other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     train(module, optimizer, 3)
     train(resumed, other, 3)
-    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), resumed.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(module.parameters(), resumed.parameters(), strict=True)
+    )
     for a, b in zip(optimizer.state.values(), other.state.values(), strict=True):
         assert torch.equal(a["mu"], b["mu"])
 
@@ -127,13 +151,21 @@ def test_closure_and_mistakes():
 
     assert optimizer.step(closure) == 4
     assert (p < 1).all()
-    for knob in ({"lr": -1.0}, {"lr": 1.0, "momentum": -0.1}, {"lr": math.nan}, {"lr": 1.0, "weight_decay": -1.0}):
+    for knob in (
+        {"lr": -1.0},
+        {"lr": 1.0, "momentum": -0.1},
+        {"lr": math.nan},
+        {"lr": 1.0, "weight_decay": -1.0},
+    ):
         with pytest.raises(ValueError, match="0 or more"):
             LARS([p], **knob)
 
 
 def test_half_precision_and_types_beside_each_other():
-    params = [nn.Parameter(torch.randn(3, 2, dtype=dtype)) for dtype in (torch.bfloat16, torch.float32, torch.float64)]
+    params = [
+        nn.Parameter(torch.randn(3, 2, dtype=dtype))
+        for dtype in (torch.bfloat16, torch.float32, torch.float64)
+    ]
     before = [p.detach().clone() for p in params]
     for p in params:
         p.grad = torch.randn_like(p)

@@ -28,13 +28,18 @@ def test_cosine_stays_between_its_ends(start, end, progress):
 @pytest.mark.parametrize("num_epochs", [5, 200, 1000])
 def test_steps_fall_at_whole_epochs(num_epochs):
     values = [steps(epoch / num_epochs) for epoch in range(num_epochs + 1)]
-    assert values == [1.0] * (num_epochs * 3 // 5) + [0.1] * (num_epochs // 5) + [0.01] * (num_epochs // 5 + 1)
+    assert values == [1.0] * (num_epochs * 3 // 5) + [0.1] * (num_epochs // 5) + [0.01] * (
+        num_epochs // 5 + 1
+    )
 
 
 @given(st.sampled_from(["cosine", "step", "constant"]), part, share)
 def test_begins_at_zero_or_at_the_peak_and_ends_at_the_final_value(schedule, warmup, final):
     assert lr_factor(schedule, 0.0, warmup, final) == (0.0 if warmup else 1.0)
-    assert lr_factor(schedule, 1.0, warmup, final) == {"cosine": final, "step": 0.01, "constant": 1.0}[schedule]
+    assert (
+        lr_factor(schedule, 1.0, warmup, final)
+        == {"cosine": final, "step": 0.01, "constant": 1.0}[schedule]
+    )
     if warmup < 0.6:
         assert lr_factor(schedule, warmup, warmup, final) == 1.0
 
@@ -55,18 +60,30 @@ def test_rises_then_falls(schedule, warmup, final):
 @given(st.floats(0.1, 0.5), share)
 def test_cosine_has_no_jumps(warmup, final):
     values = [lr_factor("cosine", i / 1000, warmup, final) for i in range(1001)]
-    assert max(abs(b - a) for a, b in itertools.pairwise(values)) < 0.011  # a straight rise over a tenth of training is 0.01
+    assert (
+        max(abs(b - a) for a, b in itertools.pairwise(values)) < 0.011
+    )  # a straight rise over a tenth of training is 0.01
 
 
 def test_as_barlow_twins_schedule():
     epochs, warm = 300, 10
     for epoch in (0, 5, 10, 100, 299):
-        expected = epoch / warm if epoch < warm else cosine(1, 0.001, (epoch - warm) / (epochs - warm))
-        assert lr_factor("cosine", epoch / epochs, warm / epochs, 0.001) == pytest.approx(expected, rel=1e-12)
+        expected = (
+            epoch / warm if epoch < warm else cosine(1, 0.001, (epoch - warm) / (epochs - warm))
+        )
+        assert lr_factor("cosine", epoch / epochs, warm / epochs, 0.001) == pytest.approx(
+            expected, rel=1e-12
+        )
 
 
 @pytest.mark.parametrize(
-    "arguments", [("cosine", -0.1, 0.0, 0.0), ("cosine", 1.1, 0.0, 0.0), ("cosine", 1.0, 1.0, 0.0), ("linear", 0.5, 0.0, 0.0)]
+    "arguments",
+    [
+        ("cosine", -0.1, 0.0, 0.0),
+        ("cosine", 1.1, 0.0, 0.0),
+        ("cosine", 1.0, 1.0, 0.0),
+        ("linear", 0.5, 0.0, 0.0),
+    ],
 )
 def test_mistakes(arguments):
     with pytest.raises(ValueError, match=r"must be|choose"):
@@ -74,7 +91,9 @@ def test_mistakes(arguments):
 
 
 def test_set_lr_is_a_share_of_each_peak():
-    optimizer = create_optimizer(nn.Linear(2, 2), name="SGD", lr=0.2, lr_vectors=0.0048, weight_decay=0.0)
+    optimizer = create_optimizer(
+        nn.Linear(2, 2), name="SGD", lr=0.2, lr_vectors=0.0048, weight_decay=0.0
+    )
     for factor in (0.0, 0.25, 1.0, 0.5):  # always of the peak, never of the last value
         set_lr(optimizer, factor)
         assert [group["lr"] for group in optimizer.param_groups] == [0.2 * factor, 0.0048 * factor]

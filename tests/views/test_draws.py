@@ -24,26 +24,44 @@ def generator(seed: int = 0) -> torch.Generator:
         (policy("cifar10").views[0], 32, 32),
         (policy("imagenet").views[0], 256, 256),
         (policy("imagenette").views[0], 90, 200),
-        (View(32, scale=(0.7, 1.0)), 40, 64),  # many tries do not fit, and some crops are the fallback
+        (
+            View(32, scale=(0.7, 1.0)),
+            40,
+            64,
+        ),  # many tries do not fit, and some crops are the fallback
     ],
 )
 def test_crops(view, height, width):
     ours = draw_box(view, MANY, height, width, generator())
     image = torch.empty(3, height, width)
-    theirs = torch.tensor([RandomResizedCrop.get_params(image, list(view.scale), list(view.ratio)) for _ in range(4000)]).double()
+    theirs = torch.tensor(
+        [
+            RandomResizedCrop.get_params(image, list(view.scale), list(view.ratio))
+            for _ in range(4000)
+        ]
+    ).double()
     top, left, h, w = ours.unbind(1)
-    assert ((top >= 0) & (left >= 0) & (h > 0) & (w > 0) & (top + h <= height) & (left + w <= width)).all()
+    assert (
+        (top >= 0) & (left >= 0) & (h > 0) & (w > 0) & (top + h <= height) & (left + w <= width)
+    ).all()
     assert torch.equal(ours, ours.round())
     for side in range(4):
         assert ks_2samp(ours[:, side], theirs[:, side]).pvalue > 0.01
-    for f in (lambda b: b[:, 2] * b[:, 3], lambda b: b[:, 3] / b[:, 2], lambda b: b[:, 0] + b[:, 2], lambda b: b[:, 1] + b[:, 3]):
+    for f in (
+        lambda b: b[:, 2] * b[:, 3],
+        lambda b: b[:, 3] / b[:, 2],
+        lambda b: b[:, 0] + b[:, 2],
+        lambda b: b[:, 1] + b[:, 3],
+    ):
         assert ks_2samp(f(ours), f(theirs)).pvalue > 0.01
 
 
 @pytest.mark.parametrize(("height", "width"), [(10, 100), (100, 10)])
 def test_crops_that_never_fit_are_torchvisions_central_ones(height, width):
     view = View(8, scale=(1.0, 1.0))
-    expected = RandomResizedCrop.get_params(torch.empty(3, height, width), list(view.scale), list(view.ratio))
+    expected = RandomResizedCrop.get_params(
+        torch.empty(3, height, width), list(view.scale), list(view.ratio)
+    )
     assert draw_box(view, 3, height, width, generator()).tolist() == [list(expected)] * 3
 
 
@@ -62,7 +80,10 @@ def test_jitter():
     jitter = tv.ColorJitter(0.4, 0.3, 0.2, 0.1)
     theirs = [jitter.make_params([]) for _ in range(2000)]
     for column, name in enumerate(["brightness", "contrast", "saturation", "hue"]):
-        assert ks_2samp(ours.factors[:, column], [one[f"{name}_factor"] for one in theirs]).pvalue > 0.01
+        assert (
+            ks_2samp(ours.factors[:, column], [one[f"{name}_factor"] for one in theirs]).pvalue
+            > 0.01
+        )
     orders = (ours.order * torch.tensor([64, 16, 4, 1])).sum(1).unique(return_counts=True)[1]
     assert len(orders) == 24
     assert chisquare(orders).pvalue > 0.01
@@ -74,10 +95,21 @@ def test_a_strength_above_one_does_not_go_below_black():
 
 
 def test_probabilities_and_sigma():
-    view = View(32, scale=(0.2, 1.0), flip_p=0.5, jitter_p=0.8, gray_p=0.2, blur_p=0.1, solarize_p=0.3, sigma=(0.1, 2.0))
+    view = View(
+        32,
+        scale=(0.2, 1.0),
+        flip_p=0.5,
+        jitter_p=0.8,
+        gray_p=0.2,
+        blur_p=0.1,
+        solarize_p=0.3,
+        sigma=(0.1, 2.0),
+    )
     (ours,) = draw(view, MANY, 32, 32, generator())
     for name, p in {"flip": 0.5, "jitter": 0.8, "gray": 0.2, "blur": 0.1, "solarize": 0.3}.items():
-        assert abs(getattr(ours, name).float().mean().item() - p) < 3 * (p * (1 - p) / MANY) ** 0.5, name
+        assert (
+            abs(getattr(ours, name).float().mean().item() - p) < 3 * (p * (1 - p) / MANY) ** 0.5
+        ), name
     assert kstest(ours.sigma, "uniform", (0.1, 1.9)).pvalue > 0.01
     happened = torch.stack([ours.flip, ours.jitter, ours.gray, ours.blur, ours.solarize]).float()
     assert (torch.corrcoef(happened) - torch.eye(5)).abs().max() < 0.03
@@ -104,7 +136,9 @@ def test_patches_of_a_jigsaw():
         apart |= (left[:, None] >= left + w - 1e-3) | (left >= (left + w)[:, None] - 1e-3)
         assert (apart | torch.eye(9, dtype=torch.bool)).all()
     first = boxes[:, 0, 0].argsort()
-    assert boxes[:, 0, 0][first[0]] < 100 < boxes[:, 0, 0][first[-1]]  # the first patch comes from any row
+    assert (
+        boxes[:, 0, 0][first[0]] < 100 < boxes[:, 0, 0][first[-1]]
+    )  # the first patch comes from any row
     assert all(torch.equal(one.flip, nine[0].flip) for one in nine)
     assert not torch.equal(nine[0].factors, nine[1].factors)
 

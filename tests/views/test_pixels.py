@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 import torchvision.transforms.v2.functional as tv
-from cases import NO_MEAN, UNIT_STD, nothing, pictures, select
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -14,6 +13,7 @@ from smi.views import RECIPES, View, Views, policy
 from smi.views.compiled import find_kernel
 from smi.views.draws import draw
 from smi.views.pixels import gaussian_kernel, make_view
+from support.cases import NO_MEAN, UNIT_STD, nothing, pictures, select
 
 N = 12
 ON = torch.ones(N, dtype=torch.bool)
@@ -39,7 +39,14 @@ def close(found: Tensor, images: Tensor, expected, levels: float = 1.0) -> None:
     assert (found - bytes_).abs().max() <= levels + 0.02
 
 
-BOXES = [(0, 0, 40, 48), (3, 5, 20, 31), (10, 0, 30, 8), (39, 47, 1, 1), (0, 20, 40, 2), (7, 7, 33, 41)]
+BOXES = [
+    (0, 0, 40, 48),
+    (3, 5, 20, 31),
+    (10, 0, 30, 8),
+    (39, 47, 1, 1),
+    (0, 20, 40, 2),
+    (7, 7, 33, 41),
+]
 
 
 @pytest.mark.parametrize("size", [2, 7, 16, 32, 33, 40, 64, 100])
@@ -64,7 +71,9 @@ def test_crop_of_a_padded_image(make):
 
     def expected(i, image):
         top, left, height, width = box[i].tolist()
-        return tv.resized_crop(tv.pad(image, [2, 2, 2, 2]), top + 2, left + 2, height, width, [9, 9], antialias=True)
+        return tv.resized_crop(
+            tv.pad(image, [2, 2, 2, 2]), top + 2, left + 2, height, width, [9, 9], antialias=True
+        )
 
     close(found, images, expected)
 
@@ -80,14 +89,37 @@ def test_one_jitter(make, kind):
     factors[:, kind] = values
     found = make(images, nothing(N, 24, 24, jitter=ON, factors=factors))
     # Of a uint8 image torchvision also cuts the grey that contrast and saturation move away from, here with a weight of up to one.
-    close(found, images, lambda i, image: OPERATIONS[kind](image, values[i].item()), levels=2.0 if kind in (1, 2) else 1.0)
+    close(
+        found,
+        images,
+        lambda i, image: OPERATIONS[kind](image, values[i].item()),
+        levels=2.0 if kind in (1, 2) else 1.0,
+    )
 
 
 def test_jitter_in_every_order(make):
-    orders = torch.tensor([[a, b, c, 6 - a - b - c] for a in range(4) for b in range(4) for c in range(4) if len({a, b, c}) == 3])
+    orders = torch.tensor(
+        [
+            [a, b, c, 6 - a - b - c]
+            for a in range(4)
+            for b in range(4)
+            for c in range(4)
+            if len({a, b, c}) == 3
+        ]
+    )
     images = pictures(len(orders), 16, 16)
     factors = torch.tensor([[1.3, 0.7, 1.4, 0.08]]).repeat(len(orders), 1)
-    found = make(images, nothing(len(orders), 16, 16, jitter=torch.ones(len(orders), dtype=torch.bool), order=orders, factors=factors))
+    found = make(
+        images,
+        nothing(
+            len(orders),
+            16,
+            16,
+            jitter=torch.ones(len(orders), dtype=torch.bool),
+            order=orders,
+            factors=factors,
+        ),
+    )
     for i, image in enumerate(images):
         x = image.float() / 255
         for kind in orders[i].tolist():
@@ -106,16 +138,36 @@ def test_blur(make, size, kernel):
     images = pictures(N, size, size)
     sigma = torch.linspace(0.1, 2, N)
     found = make(images, nothing(N, size, size, blur=ON, sigma=sigma, blur_kernel=kernel))
-    floats = torch.stack([tv.gaussian_blur(image / 255, [kernel] * 2, [s.item()]) for image, s in zip(images, sigma, strict=True)]) * 255
+    floats = (
+        torch.stack(
+            [
+                tv.gaussian_blur(image / 255, [kernel] * 2, [s.item()])
+                for image, s in zip(images, sigma, strict=True)
+            ]
+        )
+        * 255
+    )
     assert (found - floats).abs().max() < 0.1  # the kernel leaves out taps that weigh nothing
-    bytes_ = torch.stack([tv.gaussian_blur(image, [kernel] * 2, [s.item()]) for image, s in zip(images, sigma, strict=True)])
+    bytes_ = torch.stack(
+        [
+            tv.gaussian_blur(image, [kernel] * 2, [s.item()])
+            for image, s in zip(images, sigma, strict=True)
+        ]
+    )
     assert (found - bytes_).abs().max() < 1
 
 
 def test_gray_then_blur(make):
     images = pictures(N, 32, 32)
-    found = make(images, nothing(N, 32, 32, gray=ON, blur=ON, blur_kernel=5, sigma=torch.full((N,), 1.5)))
-    close(found, images, lambda i, image: tv.gaussian_blur(tv.rgb_to_grayscale(image, 3), [5, 5], [1.5]), levels=1.5)
+    found = make(
+        images, nothing(N, 32, 32, gray=ON, blur=ON, blur_kernel=5, sigma=torch.full((N,), 1.5))
+    )
+    close(
+        found,
+        images,
+        lambda i, image: tv.gaussian_blur(tv.rgb_to_grayscale(image, 3), [5, 5], [1.5]),
+        levels=1.5,
+    )
 
 
 def test_solarize(make):
@@ -154,22 +206,33 @@ def test_sigma_has_torchvisions_kernel():
         assert torch.allclose(gaussian_kernel(torch.tensor([sigma]), 17)[0], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [*RECIPES, "cifar10-multicrop", "cifar10-jigsaw", "imagenet-jigsaw"])
+@pytest.mark.parametrize(
+    "name", [*RECIPES, "cifar10-multicrop", "cifar10-jigsaw", "imagenet-jigsaw"]
+)
 def test_the_kernel_equals_the_operations(name):
     if find_kernel() is None:
         pytest.skip("no C++ compiler")
     chosen = policy(name, size=None if RECIPES[name.partition("-")[0]].views[0].size < 100 else 64)
     images = pictures(24, *(8, 8) if name == "digits" else (40, 48))
-    compiled, plain = (Views(chosen, compiled=flag)(images, torch.Generator().manual_seed(3)) for flag in (True, False))
+    compiled, plain = (
+        Views(chosen, compiled=flag)(images, torch.Generator().manual_seed(3))
+        for flag in (True, False)
+    )
     std = torch.tensor(chosen.std)[:, None, None]
     for a, b in zip(compiled, plain, strict=True):
         assert ((a - b) * std * 255).abs().max() < 0.1
 
 
 def test_the_order_of_images_does_not_matter(make):
-    (parameters,) = draw(policy("imagenette", size=24).views[0], N, 32, 32, torch.Generator().manual_seed(0))
+    (parameters,) = draw(
+        policy("imagenette", size=24).views[0], N, 32, 32, torch.Generator().manual_seed(0)
+    )
     images, shuffled = pictures(N, 32, 32), torch.randperm(N)
-    assert torch.allclose(make(images[shuffled], select(parameters, shuffled)), make(images, parameters)[shuffled], atol=1e-3)
+    assert torch.allclose(
+        make(images[shuffled], select(parameters, shuffled)),
+        make(images, parameters)[shuffled],
+        atol=1e-3,
+    )
 
 
 def test_threads_do_not_change_the_kernels_pixels():
@@ -182,7 +245,9 @@ def test_threads_do_not_change_the_kernels_pixels():
         together = views(images, torch.Generator().manual_seed(0))
     finally:
         torch.set_num_threads(threads)
-    assert views.backend == "torch" or all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+    assert views.backend == "torch" or all(
+        torch.equal(a, b) for a, b in zip(alone, together, strict=True)
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -197,7 +262,11 @@ def test_threads_do_not_change_the_kernels_pixels():
 )
 def test_any_size_gives_finite_views_that_agree(n, height, width, size, pad, grid, seed):
     view = View(size, scale=(0.05, 1.0), pad=pad, grid=grid, blur_p=0.5, solarize_p=0.3)
-    images = pictures(n, height, width, seed) if n else torch.empty(0, 3, height, width, dtype=torch.uint8)
+    images = (
+        pictures(n, height, width, seed)
+        if n
+        else torch.empty(0, 3, height, width, dtype=torch.uint8)
+    )
     kernel = find_kernel() or make_view
     for parameters in draw(view, n, height, width, torch.Generator().manual_seed(seed)):
         plain = make_view(images, parameters, NO_MEAN, UNIT_STD)
@@ -210,9 +279,17 @@ def test_any_size_gives_finite_views_that_agree(n, height, width, size, pad, gri
 def test_images_that_are_not_contiguous(make):
     images = pictures(N, 20, 20)
     parameters = nothing(N, 20, 20, 16)
-    assert torch.allclose(make(images.to(memory_format=torch.channels_last), parameters), make(images, parameters), atol=1e-3)
+    assert torch.allclose(
+        make(images.to(memory_format=torch.channels_last), parameters),
+        make(images, parameters),
+        atol=1e-3,
+    )
     halves = images[..., ::2, ::2]
-    assert torch.allclose(make(halves, nothing(N, 10, 10, 16)), make(halves.contiguous(), nothing(N, 10, 10, 16)), atol=1e-3)
+    assert torch.allclose(
+        make(halves, nothing(N, 10, 10, 16)),
+        make(halves.contiguous(), nothing(N, 10, 10, 16)),
+        atol=1e-3,
+    )
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,10 @@ def test_the_recipes_numbers(name):
     ]
     assert found == TABLE[name]
     assert all(v.sigma == (0.1, 2.0) for v in policy(name).views)
-    assert all(v.ratio == (3 / 4, 4 / 3) and v.pad == 0 for v in policy(name).views) or name == "digits"
+    assert (
+        all(v.ratio == (3 / 4, 4 / 3) and v.pad == 0 for v in policy(name).views)
+        or name == "digits"
+    )
 
 
 def test_multicrop():
@@ -45,7 +48,16 @@ def test_multicrop():
     assert {view.scale for view in views[2:]} == {(0.05, 0.14)}
     assert [view.solarize_p for view in views] == [0, 1.0, 0, 0, 0, 0, 0, 0]
     assert [view.blur_p for view in views] == [1.0, 0.1, *[0.5] * 6]
-    assert [view.size for view in policy("cifar10-multicrop").views] == [32, 32, 14, 14, 14, 14, 14, 14]
+    assert [view.size for view in policy("cifar10-multicrop").views] == [
+        32,
+        32,
+        14,
+        14,
+        14,
+        14,
+        14,
+        14,
+    ]
 
 
 def test_jigsaw():
@@ -55,11 +67,17 @@ def test_jigsaw():
 
 
 def test_another_size():
-    assert [view.size for view in policy("imagenet-multicrop", size=112).views] == [112, 112, *[48] * 6]
+    assert [view.size for view in policy("imagenet-multicrop", size=112).views] == [
+        112,
+        112,
+        *[48] * 6,
+    ]
     assert policy("imagenet", size=112).views[0].blur_kernel == 11
 
 
-@pytest.mark.parametrize("name", ["cifar", "", "cifar10-", "cifar10-multi", "multicrop", "imagenet-jigsaw-multicrop"])
+@pytest.mark.parametrize(
+    "name", ["cifar", "", "cifar10-", "cifar10-multi", "multicrop", "imagenet-jigsaw-multicrop"]
+)
 def test_a_name_that_is_none(name):
     with pytest.raises(UserError, match="there is no policy"):
         policy(name)

@@ -40,7 +40,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_named_set_has_its_own_recipe(tmp_path):
     command = [sys.executable, "-m", "smi", "views", "digits", "--rows", "3"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout == "views.png: 3 images of digits, 4 draws of the views of digits (8 px)\n"
     with Image.open(tmp_path / "views.png") as sheet:
@@ -51,7 +53,9 @@ def test_a_named_set_has_its_own_recipe(tmp_path):
 
 @pytest.mark.parametrize("recipe", ["cifar10", "cifar10-multicrop", "cifar10-jigsaw"])
 def test_a_folder_with_a_recipe(run, tmp_path, folder, recipe):
-    code, said, complained = run(str(folder), "--recipe", recipe, "--out", "sheet.png", "--rows", "99")
+    code, said, complained = run(
+        str(folder), "--recipe", recipe, "--out", "sheet.png", "--rows", "99"
+    )
     assert (code, complained) == (0, "")
     assert recipe in said
     with Image.open(tmp_path / "sheet.png") as sheet:

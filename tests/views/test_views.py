@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import pictures
 
 from smi.data import Batches, load
 from smi.views import RECIPES, Policy, View, Views, compiled, policy
+from support.cases import pictures
 
 
 @pytest.mark.parametrize("name", [*RECIPES, "cifar10-multicrop", "cifar10-jigsaw"])
@@ -21,7 +21,9 @@ def test_every_policy_gives_its_views(name):
 def test_a_batch_from_the_store_always_gives_the_same_views():
     batches = Batches(load("digits"), 8, seed=0)
     views = Views(policy("digits"))
-    first, again, other = (views(batches.batch(step).images, batches.batch(step).generator()) for step in (3, 3, 4))
+    first, again, other = (
+        views(batches.batch(step).images, batches.batch(step).generator()) for step in (3, 3, 4)
+    )
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not torch.equal(first[0], other[0])
     assert not torch.equal(first[0], first[1])
@@ -31,13 +33,22 @@ def test_normalised():
     plain = View(16, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip_p=0, jitter_p=0, gray_p=0, blur_p=0)
     images = pictures(4, 16, 16)
     for flag in (None, False):
-        (x,) = Views(Policy("plain", (plain,), (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)), compiled=flag)(images, torch.Generator())
-        expected = (images / 255 - torch.tensor([0.1, 0.2, 0.3])[:, None, None]) / torch.tensor([0.5, 0.6, 0.7])[:, None, None]
+        (x,) = Views(Policy("plain", (plain,), (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)), compiled=flag)(
+            images, torch.Generator()
+        )
+        expected = (images / 255 - torch.tensor([0.1, 0.2, 0.3])[:, None, None]) / torch.tensor(
+            [0.5, 0.6, 0.7]
+        )[:, None, None]
         assert torch.allclose(x, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    "images", [torch.zeros(2, 3, 8, 8), torch.zeros(3, 8, 8, dtype=torch.uint8), torch.zeros(2, 1, 8, 8, dtype=torch.uint8)]
+    "images",
+    [
+        torch.zeros(2, 3, 8, 8),
+        torch.zeros(3, 8, 8, dtype=torch.uint8),
+        torch.zeros(2, 1, 8, 8, dtype=torch.uint8),
+    ],
 )
 def test_what_is_no_batch_of_images(images):
     with pytest.raises(ValueError, match=r"images must be uint8 \[N, 3, H, W\], not"):
@@ -65,7 +76,9 @@ def test_without_a_compiler_everything_works(fresh, capsys):
 
 def test_a_compiler_that_fails(fresh, tmp_path, capsys):
     broken = tmp_path / "broken"
-    broken.write_text("#!/bin/sh\n[ \"$1\" = --version ] && exit 0\necho 'fatal error: it is broken' >&2\nexit 1\n")
+    broken.write_text(
+        "#!/bin/sh\n[ \"$1\" = --version ] && exit 0\necho 'fatal error: it is broken' >&2\nexit 1\n"
+    )
     broken.chmod(0o755)
     fresh.setenv("CXX", str(broken))
     assert Views(policy("cifar10")).backend == "torch"
@@ -92,7 +105,9 @@ def test_a_cache_that_cannot_be_written(fresh, tmp_path):
     fresh.setenv("SMI_CACHE", str(tmp_path / "file"))
     fresh.setattr(compiled.tempfile, "tempdir", str(tmp_path))
     try:
-        found = subprocess.run(["c++", "--version"], capture_output=True, check=False).returncode == 0
+        found = (
+            subprocess.run(["c++", "--version"], capture_output=True, check=False).returncode == 0
+        )
     except FileNotFoundError:
         found = False
     assert (Views(policy("cifar10")).backend == "compiled") == found

@@ -5,7 +5,6 @@ the end of an epoch is dropped. So the ranks of a step never share an image, any
 """
 
 import contextlib
-import hashlib
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from smi.data.store import Reading, Store
 from smi.errors import UserError
+from smi.seeds import derive, permutation
 
 AHEAD = 2  # batches being read while one is used
 
@@ -32,18 +32,30 @@ class Batch:
         return torch.Generator().manual_seed(self.seed)
 
     def to(self, device: torch.device | str) -> "Batch":
-        return replace(self, images=self.images.to(device, non_blocking=True), index=self.index.to(device, non_blocking=True))
+        return replace(
+            self,
+            images=self.images.to(device, non_blocking=True),
+            index=self.index.to(device, non_blocking=True),
+        )
 
 
 class Batches:
     """for batch in Batches(store, 256, seed=0).starting_at(step): ..."""
 
-    def __init__(self, store: Store, batch_size: int, *, seed: int, rank: int = 0, world_size: int = 1):
+    def __init__(
+        self, store: Store, batch_size: int, *, seed: int, rank: int = 0, world_size: int = 1
+    ):
         if batch_size < 1:
             raise UserError(f"a batch must hold 1 image or more, not {batch_size}")
         if not 0 <= rank < world_size:
             raise UserError(f"rank {rank} is not one of {world_size} processes")
-        self.store, self.batch_size, self.seed, self.rank, self.world_size = store, batch_size, seed, rank, world_size
+        self.store, self.batch_size, self.seed, self.rank, self.world_size = (
+            store,
+            batch_size,
+            seed,
+            rank,
+            world_size,
+        )
         self.steps_per_epoch = len(store) // (batch_size * world_size)
         if self.steps_per_epoch == 0:
             processes = f" on each of {world_size} processes" if world_size > 1 else ""
@@ -74,20 +86,15 @@ class Batches:
                 reading.append((current + AHEAD, self.store.start(self.index(current + AHEAD))))
                 yield self._finish(current, images)
         finally:
-            for _, unused in reading:  # whoever stops early leaves batches that were begun: their memory is given back
+            for (
+                _,
+                unused,
+            ) in (
+                reading
+            ):  # whoever stops early leaves batches that were begun: their memory is given back
                 with contextlib.suppress(Exception):
                     unused()
 
     def _finish(self, step: int, reading: Reading) -> Batch:
         images, index = reading()
         return Batch(images, index, derive(self.seed, "batch", step, self.rank))
-
-
-def permutation(n: int, seed: int, epoch: int) -> Tensor:
-    return torch.randperm(n, generator=torch.Generator().manual_seed(derive(seed, "epoch", epoch)))
-
-
-def derive(seed: int, purpose: str, *numbers: int) -> int:
-    """A seed of its own for each purpose and number, unrelated to its neighbours."""
-    text = "/".join(map(str, (seed, purpose, *numbers)))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

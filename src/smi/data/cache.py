@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from smi.data.decoders import CHUNK, Decoders, Job, Reply, num_cores
 from smi.data.folders import FileSet
-from smi.data.places import announce, disk_errors, free_bytes, lock, sync
-from smi.data.progress import Progress
 from smi.errors import UserError
+from smi.files import disk_errors, free_bytes, lock, sync
+from smi.terminal import Progress, announce
 
 VERSION = 1  # of what decoding gives: raising it rebuilds every cache
 FILE_RESOLUTION = 256  # of files, where none is asked for: some margin around the usual crop of 224
@@ -38,25 +38,37 @@ def cache_bytes(num_files: int, resolution: int) -> int:
     return num_files * 3 * resolution**2
 
 
-def is_cached(files: FileSet, resolution: int, cache: Path, largest_cache: int = LARGEST_CACHE) -> bool:
+def is_cached(
+    files: FileSet, resolution: int, cache: Path, largest_cache: int = LARGEST_CACHE
+) -> bool:
     """Whether files are decoded once or each time. A cache that exists or is being made is used, however full that makes the disk."""
     size = cache_bytes(len(files), resolution)
-    return size <= largest_cache and (size <= free_bytes(cache) / 2 or cache_folder(files, resolution, cache).parent.is_dir())
+    return size <= largest_cache and (
+        size <= free_bytes(cache) / 2 or cache_folder(files, resolution, cache).parent.is_dir()
+    )
 
 
-def open_cache(files: FileSet, resolution: int, cache: Path, num_workers: int | None = None) -> tuple[NDArray[np.uint8], dict[int, str]]:
+def open_cache(
+    files: FileSet, resolution: int, cache: Path, num_workers: int | None = None
+) -> tuple[NDArray[np.uint8], dict[int, str]]:
     """The images of all files, [n, 3, S, S], and for the rows that are none the reason. Built if it is not there."""
     folder = cache_folder(files, resolution, cache)
     place = folder.parent
-    if (found := _read(folder, len(files), resolution)) is not None:  # it appeared whole; its place need not be writable
+    if (
+        found := _read(folder, len(files), resolution)
+    ) is not None:  # it appeared whole; its place need not be writable
         return found
     with (
         disk_errors(f"caching {files.root} in {cache}"),
-        lock(cache / f"{place.name}.lock", f"waiting for another process that decodes {files.root}"),
+        lock(
+            cache / f"{place.name}.lock", f"waiting for another process that decodes {files.root}"
+        ),
     ):
         found = _read(folder, len(files), resolution)
         if found is None:
-            shutil.rmtree(place, ignore_errors=True)  # what was decoded from other files, or left by one who was killed
+            shutil.rmtree(
+                place, ignore_errors=True
+            )  # what was decoded from other files, or left by one who was killed
             _build(files, resolution, folder, num_workers or num_cores())
             found = _read(folder, len(files), resolution)
     if found is None:
@@ -64,11 +76,18 @@ def open_cache(files: FileSet, resolution: int, cache: Path, num_workers: int | 
     return found
 
 
-def _read(folder: Path, num_files: int, resolution: int) -> tuple[NDArray[np.uint8], dict[int, str]] | None:
+def _read(
+    folder: Path, num_files: int, resolution: int
+) -> tuple[NDArray[np.uint8], dict[int, str]] | None:
     """None where it is not there, or damaged."""
     try:
         bad = json.loads((folder / "files.json").read_text())["bad"]
-        images = np.memmap(folder / "images.u8", dtype=np.uint8, mode="c", shape=(num_files, 3, resolution, resolution))
+        images = np.memmap(
+            folder / "images.u8",
+            dtype=np.uint8,
+            mode="c",
+            shape=(num_files, 3, resolution, resolution),
+        )
         return images, {int(row): str(reason) for row, reason in bad.items()}
     except (OSError, ValueError, KeyError, AttributeError):
         return None
@@ -95,7 +114,9 @@ def _build(files: FileSet, resolution: int, folder: Path, num_workers: int) -> N
     folder.parent.mkdir(parents=True)
     partial = Path(tempfile.mkdtemp(prefix="partial-", dir=folder.parent))
     size = cache_bytes(len(files), resolution)
-    announce(f"decoding {len(files):,} images of {files.root} at {resolution} px, once ({size / 1e6:,.0f} MB)")
+    announce(
+        f"decoding {len(files):,} images of {files.root} at {resolution} px, once ({size / 1e6:,.0f} MB)"
+    )
     bad = {}
     with (partial / "images.u8").open("wb") as images:
         _reserve(images.fileno(), size)
@@ -105,7 +126,9 @@ def _build(files: FileSet, resolution: int, folder: Path, num_workers: int) -> N
                 if isinstance(reply, str):
                     bad[row] = reply
         os.fsync(images.fileno())
-    (partial / "files.json").write_text(json.dumps({"root": str(files.root), "resolution": resolution, "bad": bad}))
+    (partial / "files.json").write_text(
+        json.dumps({"root": str(files.root), "resolution": resolution, "bad": bad})
+    )
     sync(partial / "files.json")
     sync(partial)
     partial.rename(folder)
@@ -138,12 +161,17 @@ def _writing_back(fd: int) -> Iterator[None]:
         thread.join()
 
 
-def decode_all(fd: int, resolution: int, jobs: list[Job], num_workers: int) -> Iterator[tuple[int, Reply]]:
+def decode_all(
+    fd: int, resolution: int, jobs: list[Job], num_workers: int
+) -> Iterator[tuple[int, Reply]]:
     """Every job's row and reply, as they come, with a progress bar. Few are in flight at a time, however many there are."""
     chunks = (jobs[i : i + CHUNK] for i in range(0, len(jobs), CHUNK))
     num_workers = min(num_workers, -(-len(jobs) // CHUNK))
     flying: dict[Future[list[Reply]], list[Job]] = {}
-    with Progress("decoding", len(jobs), "images") as progress, Decoders(fd, resolution, num_workers) as decoders:
+    with (
+        Progress("decoding", len(jobs), "images") as progress,
+        Decoders(fd, resolution, num_workers) as decoders,
+    ):
         while True:
             for chunk in islice(chunks, 2 * num_workers - len(flying)):
                 flying[decoders.submit(chunk)] = chunk

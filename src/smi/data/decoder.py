@@ -23,8 +23,23 @@ from PIL import (
 )
 
 # Found by content, whatever the name says. A kind that Pillow reads but that is not listed is passed over.
-_PLUGINS = (BmpImagePlugin, GifImagePlugin, JpegImagePlugin, MpoImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin)
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # a JPEG of several pictures (MPO) opens as the first
+_PLUGINS = (
+    BmpImagePlugin,
+    GifImagePlugin,
+    JpegImagePlugin,
+    MpoImagePlugin,
+    PngImagePlugin,
+    TiffImagePlugin,
+    WebPImagePlugin,
+)
+FORMATS = (
+    "JPEG",
+    "PNG",
+    "WEBP",
+    "GIF",
+    "BMP",
+    "TIFF",
+)  # a JPEG of several pictures (MPO) opens as the first
 
 LARGEST = 200_000_000  # pixels: a small file can claim to be enormous, and every worker holds one image in memory
 
@@ -69,13 +84,17 @@ def decode(path: str, resolution: int) -> tuple[list[bytes], Found]:
             return planes(image, resolution), found
     except UnidentifiedImageError:
         empty = os.path.getsize(path) == 0
-        raise UnreadableError("empty file" if empty else "not an image in a format that is read here") from None
+        raise UnreadableError(
+            "empty file" if empty else "not an image in a format that is read here"
+        ) from None
 
 
 def planes(image: Image.Image, resolution: int) -> list[bytes]:
     """Of an image that is open."""
     if image.width * image.height > LARGEST:
-        raise UnreadableError(f"{image.width} x {image.height} pixels, above the limit of {LARGEST // 10**6} megapixels")
+        raise UnreadableError(
+            f"{image.width} x {image.height} pixels, above the limit of {LARGEST // 10**6} megapixels"
+        )
     # A JPEG can be decoded at 1/2, 1/4 or 1/8 of its size for a fraction of the work.
     image.draft(image.mode, (resolution, resolution))
     image.load()
@@ -88,7 +107,9 @@ def planes(image: Image.Image, resolution: int) -> list[bytes]:
 
 def _eight_bits(image: Image.Image) -> Image.Image:
     """In a mode that resizes well: L, RGB, RGBA or CMYK."""
-    if image.mode in ("RGB", "L", "CMYK", "RGBA") and not (image.mode != "RGBA" and "transparency" in image.info):
+    if image.mode in ("RGB", "L", "CMYK", "RGBA") and not (
+        image.mode != "RGBA" and "transparency" in image.info
+    ):
         return image
     if image.mode.startswith("I"):  # 16 bits, which some readers give as 32: the upper 8 count
         return image.convert("I").point(lambda value: value / 256).convert("L")
@@ -105,7 +126,11 @@ def _square(image: Image.Image, resolution: int) -> Image.Image:
     left, top = (width - side) / 2, (height - side) / 2
     square = image
     if image.size != (resolution, resolution):
-        square = image.resize((resolution, resolution), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
+        square = image.resize(
+            (resolution, resolution),
+            Image.Resampling.BILINEAR,
+            box=(left, top, left + side, top + side),
+        )
     if square.mode == "RGBA":
         white = Image.new("RGBA", square.size, "white")
         square = Image.alpha_composite(white, square)
@@ -125,14 +150,21 @@ def _orientation(image: Image.Image) -> int:
 def main() -> None:
     import signal
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches the parent, which then closes our input
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # ctrl-C reaches the parent, which then closes our input
     fd, resolution = int(sys.argv[1]), int(sys.argv[2])
     warnings.simplefilter("ignore")
     Image.MAX_IMAGE_PIXELS = None  # LARGEST is the limit
     print("ready", flush=True)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # C libraries complain there about files that the answer already names
+    os.dup2(
+        os.open(os.devnull, os.O_WRONLY), 2
+    )  # C libraries complain there about files that the answer already names
     for line in sys.stdin:
-        print(json.dumps([_answer(fd, row, path, resolution) for row, path in json.loads(line)]), flush=True)
+        print(
+            json.dumps([_answer(fd, row, path, resolution) for row, path in json.loads(line)]),
+            flush=True,
+        )
 
 
 def _answer(fd: int, row: int, path: str, resolution: int) -> list[object]:

@@ -15,10 +15,10 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from smi.data.places import announce, data_home, disk_errors, expand, lock
-from smi.data.progress import Progress
 from smi.data.sources import ARCHIVES, Archive
 from smi.errors import UserError
+from smi.files import data_home, disk_errors, expand, lock
+from smi.terminal import Progress, announce
 
 ATTEMPTS = 5
 PATIENCE = 30.0  # seconds without a byte
@@ -41,7 +41,10 @@ def fetch(name: str, archive: Archive, root: Path, *, pause: float = 1.0) -> Pat
     folder = root / archive.folder
     if folder.is_dir():  # it appears whole; and a place that holds it need not be writable
         return folder
-    with disk_errors(f"downloading {name} to {root}"), lock(root / f"{archive.file}.lock", f"waiting for another download of {name}"):
+    with (
+        disk_errors(f"downloading {name} to {root}"),
+        lock(root / f"{archive.file}.lock", f"waiting for another download of {name}"),
+    ):
         if folder.is_dir():
             return folder
         path = root / archive.file
@@ -49,7 +52,9 @@ def fetch(name: str, archive: Archive, root: Path, *, pause: float = 1.0) -> Pat
         if not brought:
             _download(name, archive, path, pause)
         elif _md5(path) != archive.md5:
-            raise UserError(f"{path} is not the whole official archive (its MD5 is not {archive.md5}): remove it, or bring it again")
+            raise UserError(
+                f"{path} is not the whole official archive (its MD5 is not {archive.md5}): remove it, or bring it again"
+            )
         announce(f"extracting {path}")
         extract(path, folder)
         if not brought:
@@ -65,7 +70,9 @@ def _download(name: str, archive: Archive, path: Path, pause: float) -> None:
             _receive(name, archive.url, part)
         except urllib.error.HTTPError as error:
             if error.code < 500:
-                raise UserError(_by_hand(name, archive, path, f"the server answers {error.code} {error.reason}")) from error
+                raise UserError(
+                    _by_hand(name, archive, path, f"the server answers {error.code} {error.reason}")
+                ) from error
             reason = f"the server answers {error.code} {error.reason}"
         except _BrokenError as error:
             reason = str(error)
@@ -73,7 +80,9 @@ def _download(name: str, archive: Archive, path: Path, pause: float) -> None:
             if _of_the_disk(error):
                 raise
             reason = str(getattr(error, "reason", error)) or type(error).__name__
-            if isinstance(error, urllib.error.URLError) and attempt == 0:  # no connection at all: waiting seconds will not bring one
+            if (
+                isinstance(error, urllib.error.URLError) and attempt == 0
+            ):  # no connection at all: waiting seconds will not bring one
                 break
         else:
             if _md5(part) == archive.md5:
@@ -85,7 +94,11 @@ def _download(name: str, archive: Archive, path: Path, pause: float) -> None:
                 break
         if attempt + 1 < ATTEMPTS:
             time.sleep(pause * 2**attempt)
-    kept = f"; {part.stat().st_size / 1e6:,.0f} MB of it are kept, and the same command goes on from there" if part.is_file() else ""
+    kept = (
+        f"; {part.stat().st_size / 1e6:,.0f} MB of it are kept, and the same command goes on from there"
+        if part.is_file()
+        else ""
+    )
     raise UserError(_by_hand(name, archive, path, reason) + kept)
 
 
@@ -101,9 +114,13 @@ def _receive(name: str, url: str, part: Path) -> None:
     done = part.stat().st_size if part.is_file() else 0
     headers = {"User-Agent": "smi", **({"Range": f"bytes={done}-"} if done else {})}
     try:
-        response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=PATIENCE)
+        response = urllib.request.urlopen(
+            urllib.request.Request(url, headers=headers), timeout=PATIENCE
+        )
     except urllib.error.HTTPError as error:
-        if error.code == 416:  # nothing after what we have: all of it, or of something else; the checksum decides
+        if (
+            error.code == 416
+        ):  # nothing after what we have: all of it, or of something else; the checksum decides
             return
         raise
     with response:
@@ -113,7 +130,10 @@ def _receive(name: str, url: str, part: Path) -> None:
             done = 0
         length = response.headers.get("Content-Length")
         total = done + int(length) if length else None
-        with part.open("ab" if done else "wb") as file, Progress(name, total, "bytes", done) as progress:
+        with (
+            part.open("ab" if done else "wb") as file,
+            Progress(name, total, "bytes", done) as progress,
+        ):
             while block := response.read(BLOCK):
                 file.write(block)
                 progress.advance(len(block))
@@ -123,7 +143,9 @@ def _receive(name: str, url: str, part: Path) -> None:
 
 
 def _of_the_disk(error: Exception) -> bool:
-    return isinstance(error, OSError) and bool(error.filename or error.errno in (errno.ENOSPC, errno.EDQUOT))
+    return isinstance(error, OSError) and bool(
+        error.filename or error.errno in (errno.ENOSPC, errno.EDQUOT)
+    )
 
 
 def _md5(path: Path) -> str:

@@ -14,12 +14,14 @@ from typing import Literal
 
 import numpy as np
 
-from smi.data.places import expand
 from smi.errors import UserError
+from smi.files import expand
 
 Split = Literal["pretrain", "train", "val"]
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".gif"})
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".gif"}
+)
 TRAIN = ("train", "training")
 VAL = ("val", "valid", "validation", "test")
 HELD_OUT_SHARE = 0.1
@@ -70,11 +72,15 @@ class Folder:
         labels: dict[str, int] = {}
         for part in (self.train, self.val):
             if part is not None and part.labels is not None:
-                labels.update(zip((entry.path for entry in part.entries), part.labels.tolist(), strict=True))
+                labels.update(
+                    zip((entry.path for entry in part.entries), part.labels.tolist(), strict=True)
+                )
         if len(labels) < len(self.entries):
             return FileSet(self.train.name, "train", self.root, self.entries)
         numbers = np.array([labels[entry.path] for entry in self.entries], dtype=np.int64)
-        return FileSet(self.train.name, "train", self.root, self.entries, numbers, self.train.classes)
+        return FileSet(
+            self.train.name, "train", self.root, self.entries, numbers, self.train.classes
+        )
 
     def split(self, split: Split) -> FileSet:
         if split == "val":
@@ -115,11 +121,25 @@ def read_folder(root: Path, name: str | None = None) -> Folder:
     )
 
 
-def _without_val(root: Path, name: str, entries: list[Entry], base: str, images: tuple[Entry, ...], ignored: tuple[str, ...]) -> Folder:
+def _without_val(
+    root: Path,
+    name: str,
+    entries: list[Entry],
+    base: str,
+    images: tuple[Entry, ...],
+    ignored: tuple[str, ...],
+) -> Folder:
     classes = class_names(entries, base)
     held = [entry for entry in entries if classes and is_held_out(entry.path[len(base) :])]
     if not held or len(held) == len(entries):
-        return Folder(root, _file_set(name, "train", root, entries, base, classes), None, False, images, ignored)
+        return Folder(
+            root,
+            _file_set(name, "train", root, entries, base, classes),
+            None,
+            False,
+            images,
+            ignored,
+        )
     kept = [entry for entry in entries if not is_held_out(entry.path[len(base) :])]
     return Folder(
         root,
@@ -131,11 +151,20 @@ def _without_val(root: Path, name: str, entries: list[Entry], base: str, images:
     )
 
 
-def _file_set(name: str, split: Split, root: Path, entries: list[Entry], base: str, classes: tuple[str, ...] | None) -> FileSet:
+def _file_set(
+    name: str,
+    split: Split,
+    root: Path,
+    entries: list[Entry],
+    base: str,
+    classes: tuple[str, ...] | None,
+) -> FileSet:
     if classes is None:
         return FileSet(name, split, root, tuple(entries))
     number = {name: i for i, name in enumerate(classes)}
-    labels = np.array([number[entry.path[len(base) :].split("/", 1)[0]] for entry in entries], dtype=np.int64)
+    labels = np.array(
+        [number[entry.path[len(base) :].split("/", 1)[0]] for entry in entries], dtype=np.int64
+    )
     return FileSet(name, split, root, tuple(entries), labels, classes)
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smi.data.folders import FileSet, Folder, Split, is_held_out, read_folder
-from smi.data.places import data_home, expand
 from smi.errors import UserError
+from smi.files import data_home, expand
 
 
 @dataclass(frozen=True)
@@ -52,21 +52,46 @@ class Archive:
 
 ARCHIVES = {
     "cifar10": Archive(
-        "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", "cifar-10-batches-bin"
+        "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+        "c32a1d4ab5d03f1284b67883e8d87530",
+        "cifar-10-batches-bin",
     ),
-    "cifar100": Archive("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8", "cifar-100-binary"),
-    "stl10": Archive("http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz", "91f7769df0f17e558f3565bffb0c7dfb", "stl10_binary"),
+    "cifar100": Archive(
+        "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+        "03b5dce01913d631647c71ecec9e9cb8",
+        "cifar-100-binary",
+    ),
+    "stl10": Archive(
+        "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+        "91f7769df0f17e558f3565bffb0c7dfb",
+        "stl10_binary",
+    ),
     "imagenette": Archive(
-        "https://s3.amazonaws.com/fast-ai-imageclas/imagenette2-320.tgz", "3df6f0d01a2c9592104656642f5e78a3", "imagenette2-320"
+        "https://s3.amazonaws.com/fast-ai-imageclas/imagenette2-320.tgz",
+        "3df6f0d01a2c9592104656642f5e78a3",
+        "imagenette2-320",
     ),
     "imagewoof": Archive(
-        "https://s3.amazonaws.com/fast-ai-imageclas/imagewoof2-320.tgz", "0f46d997ec2264e97609196c95897a44", "imagewoof2-320"
+        "https://s3.amazonaws.com/fast-ai-imageclas/imagewoof2-320.tgz",
+        "0f46d997ec2264e97609196c95897a44",
+        "imagewoof2-320",
     ),
 }
 NAMES = ("digits", *ARCHIVES, "imagenet")
 PIXELS = ("digits", "cifar10", "cifar100", "stl10")  # sets that are no files, but arrays
 
-CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR10_CLASSES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
 
 WORDS = {
     "n01440764": "tench",
@@ -120,7 +145,11 @@ def _resolve(target: str | Path, split: Split, root: Path | None) -> ImageSet:
 def _folder(target: str | Path, root: Path | None) -> Folder:
     if target == "imagenet":
         return find_imagenet(root)
-    return read_folder(find(str(target), root), str(target)) if target in ARCHIVES else read_folder(existing_folder(target))
+    return (
+        read_folder(find(str(target), root), str(target))
+        if target in ARCHIVES
+        else read_folder(existing_folder(target))
+    )
 
 
 def existing_folder(target: str | Path) -> Path:
@@ -175,14 +204,18 @@ def _digits(split: Split) -> ArraySet:
     chosen = held_out if split == "val" else ~held_out
     grey = np.rint(digits.images[chosen] * (255 / 16)).astype(np.uint8)  # [n, 8, 8], from 0..16
     images = np.repeat(grey[:, None], 3, axis=1)
-    return ArraySet("digits", split, (images,), digits.target[chosen].astype(np.int64), tuple("0123456789"))
+    return ArraySet(
+        "digits", split, (images,), digits.target[chosen].astype(np.int64), tuple("0123456789")
+    )
 
 
 def _cifar(name: str, folder: Path, split: Split) -> ArraySet:
     """Records of one label byte (CIFAR-100: coarse, then fine) and 3 x 32 x 32 pixels."""
     ten = name == "cifar10"
     if ten:
-        files = ["test_batch.bin"] if split == "val" else [f"data_batch_{i}.bin" for i in range(1, 6)]
+        files = (
+            ["test_batch.bin"] if split == "val" else [f"data_batch_{i}.bin" for i in range(1, 6)]
+        )
     else:
         files = ["test.bin" if split == "val" else "train.bin"]
     label_bytes = 1 if ten else 2
@@ -213,7 +246,9 @@ def _mapped(path: Path, record: int) -> NDArray[np.uint8]:
         raise UserError(f"{path} is missing: remove {path.parent} and download the set again")
     size = path.stat().st_size
     if size == 0 or size % record:
-        raise UserError(f"{path} has {size:,} bytes, not a multiple of {record:,}: remove {path.parent} and download the set again")
+        raise UserError(
+            f"{path} has {size:,} bytes, not a multiple of {record:,}: remove {path.parent} and download the set again"
+        )
     return np.memmap(path, dtype=np.uint8, mode="c")
 
 

@@ -24,9 +24,10 @@ from smi.data.cache import FILE_RESOLUTION, LARGEST_CACHE, is_cached, open_cache
 from smi.data.decoder import Bad
 from smi.data.decoders import CHUNK, Decoders, Reply, num_cores
 from smi.data.folders import MAX_BAD_SHARE, FileSet, Split
-from smi.data.places import cache_home, expand, printable
 from smi.data.sources import ArraySet, ImageSet, resolve
 from smi.errors import UserError
+from smi.files import cache_home, expand
+from smi.terminal import printable
 
 ENOUGH = 100  # files seen before a streaming store judges their share of bad ones
 
@@ -61,12 +62,20 @@ def load(
 
 
 def open_store(
-    images: ImageSet, *, resolution: int | None, cache: Path, num_workers: int | None, max_bad_share: float, largest_cache: int
+    images: ImageSet,
+    *,
+    resolution: int | None,
+    cache: Path,
+    num_workers: int | None,
+    max_bad_share: float,
+    largest_cache: int,
 ) -> "Store":
     if num_workers is not None and num_workers < 1:
         raise UserError(f"there must be 1 worker process or more, not {num_workers}")
     if not 0 <= max_bad_share <= 1:
-        raise UserError(f"the accepted share of bad files lies between 0 and 1, not at {max_bad_share}")
+        raise UserError(
+            f"the accepted share of bad files lies between 0 and 1, not at {max_bad_share}"
+        )
     if resolution is not None and resolution < 1:
         raise UserError(f"the resolution must be 1 pixel or more, not {resolution}")
     if isinstance(images, ArraySet):
@@ -112,7 +121,12 @@ class ArrayStore(Store):
     """Images that came as pixels of one size; resized as they are read if another is asked for."""
 
     def __init__(self, images: ArraySet, resolution: int | None = None):
-        self.name, self.split, self.classes, self.bad = images.name, images.split, images.classes, []
+        self.name, self.split, self.classes, self.bad = (
+            images.name,
+            images.split,
+            images.classes,
+            [],
+        )
         self.labels = None if images.labels is None else torch.from_numpy(images.labels)
         self.resolution = resolution or images.parts[0].shape[-1]
         self._parts = [torch.from_numpy(part) for part in images.parts]
@@ -124,7 +138,9 @@ class ArrayStore(Store):
     def start(self, index: Tensor) -> Reading:
         images = self._gather(index)
         if images.shape[-1] != self.resolution:
-            images = interpolate(images, (self.resolution, self.resolution), mode="bilinear", antialias=True)
+            images = interpolate(
+                images, (self.resolution, self.resolution), mode="bilinear", antialias=True
+            )
         return lambda: (images, index)
 
     def _gather(self, index: Tensor) -> Tensor:
@@ -144,17 +160,33 @@ class CachedStore(Store):
     In place of a bad file stands the next good one in the order of paths, so that cached or streamed, a step has the same images.
     """
 
-    def __init__(self, files: FileSet, resolution: int, cache: Path, num_workers: int | None = None, max_bad_share: float = MAX_BAD_SHARE):
+    def __init__(
+        self,
+        files: FileSet,
+        resolution: int,
+        cache: Path,
+        num_workers: int | None = None,
+        max_bad_share: float = MAX_BAD_SHARE,
+    ):
         images, reasons = open_cache(files, resolution, cache, num_workers)
-        self.name, self.split, self.classes, self.resolution = files.name, files.split, files.classes, resolution
+        self.name, self.split, self.classes, self.resolution = (
+            files.name,
+            files.split,
+            files.classes,
+            resolution,
+        )
         self.bad = [Bad(files.entries[row].path, reason) for row, reason in sorted(reasons.items())]
         check_share(self.bad, len(files), files.root, max_bad_share)
         good = np.array([row for row in range(len(files)) if row not in reasons], dtype=np.int64)
-        next_good = good[np.searchsorted(good, np.arange(len(files))) % len(good)]  # as a streaming store finds it
+        next_good = good[
+            np.searchsorted(good, np.arange(len(files))) % len(good)
+        ]  # as a streaming store finds it
         self.labels = None if files.labels is None else torch.from_numpy(files.labels[next_good])
         self._images = torch.from_numpy(images)  # [n, 3, S, S]
         self._rows = torch.from_numpy(next_good)  # [n]
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="smi-store")  # reads from the disk while the device computes
+        self._thread = ThreadPoolExecutor(
+            1, thread_name_prefix="smi-store"
+        )  # reads from the disk while the device computes
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -171,8 +203,19 @@ class CachedStore(Store):
 class StreamingStore(Store):
     """Files decoded by worker processes whenever they are asked for. A bad file is replaced by the next good one in the order of paths."""
 
-    def __init__(self, files: FileSet, resolution: int, num_workers: int | None = None, max_bad_share: float = MAX_BAD_SHARE):
-        self.name, self.split, self.classes, self.resolution = files.name, files.split, files.classes, resolution
+    def __init__(
+        self,
+        files: FileSet,
+        resolution: int,
+        num_workers: int | None = None,
+        max_bad_share: float = MAX_BAD_SHARE,
+    ):
+        self.name, self.split, self.classes, self.resolution = (
+            files.name,
+            files.split,
+            files.classes,
+            resolution,
+        )
         self.labels = None if files.labels is None else torch.from_numpy(files.labels)
         self.bad = []
         self._files, self._max_bad_share = files, max_bad_share
@@ -204,7 +247,9 @@ class StreamingStore(Store):
                     wanted[k] = self._settle(wanted[k], reply, rows[k])
                 if len(self._seen) >= min(ENOUGH, len(self)):
                     check_share(self.bad, len(self._seen), self._files.root, self._max_bad_share)
-                images = torch.empty(len(rows), 3, self.resolution, self.resolution, dtype=torch.uint8)
+                images = torch.empty(
+                    len(rows), 3, self.resolution, self.resolution, dtype=torch.uint8
+                )
                 for image, row in zip(images, rows, strict=True):
                     os.preadv(self._fd, [memoryview(image.numpy()).cast("B")], row * image.numel())
             finally:
@@ -258,7 +303,9 @@ def _close(decoders: Decoders, window: IO[bytes]) -> None:
 def check_share(bad: Sequence[Bad], total: int, root: Path, max_bad_share: float) -> None:
     first = f"({printable(bad[0].path)}: {printable(bad[0].reason)})" if bad else ""
     if len(bad) == total:
-        raise UserError(f"none of the {total:,} files in {root} can be read as an image {first}: run `smi data {root}` for the reasons")
+        raise UserError(
+            f"none of the {total:,} files in {root} can be read as an image {first}: run `smi data {root}` for the reasons"
+        )
     if len(bad) > max_bad_share * total:
         raise UserError(
             f"{len(bad):,} of {total:,} files in {root} cannot be read as images {first}, "

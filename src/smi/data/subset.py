@@ -11,7 +11,13 @@ class Subset(Store):
     """Image i is image `index[i]` of the store."""
 
     def __init__(self, store: Store, index: Tensor):
-        self.name, self.split, self.resolution, self.classes, self.bad = store.name, store.split, store.resolution, store.classes, store.bad
+        self.name, self.split, self.resolution, self.classes, self.bad = (
+            store.name,
+            store.split,
+            store.resolution,
+            store.classes,
+            store.bad,
+        )
         self.labels = None if store.labels is None else store.labels[index]
         self._store, self._index = store, index
         self._place = {int(image): place for place, image in enumerate(index)}
@@ -26,7 +32,9 @@ class Subset(Store):
             images, seen = reading()
             places = [self._place.get(image) for image in seen.tolist()]
             for row, place in enumerate(places):
-                if place is None:  # what stands in for a bad file is not one of ours, and may have been kept apart: the next of ours does
+                if (
+                    place is None
+                ):  # what stands in for a bad file is not one of ours, and may have been kept apart: the next of ours does
                     images[row], places[row] = self._next_good(int(index[row]))
             return images, torch.tensor(places, dtype=torch.long)
 

@@ -58,7 +58,9 @@ class History:
     num_lines: int = 0
     loss: Series = field(default_factory=Series)
     gradient: Series = field(default_factory=Series)
-    spread: Series = field(default_factory=Series)  # feature std times sqrt(F): 1 where features point everywhere alike
+    spread: Series = field(
+        default_factory=Series
+    )  # feature std times sqrt(F): 1 where features point everywhere alike
     rank: Series = field(default_factory=Series)
     anticorrelated: Series = field(default_factory=Series)
     waiting: Series = field(default_factory=Series)
@@ -90,7 +92,9 @@ class History:
             self._add_loss(line)
         gradient = number(line, "gradient_norm")
         self.gradient.add(gradient)
-        self.bad_gradients = self.bad_gradients + 1 if gradient is not None and not math.isfinite(gradient) else 0
+        self.bad_gradients = (
+            self.bad_gradients + 1 if gradient is not None and not math.isfinite(gradient) else 0
+        )
         std = number(line, "feature_std")
         self.spread.add(None if std is None else std * math.sqrt(max(self.context.feature_dim, 1)))
         self.rank.add(number(line, "effective_rank"))
@@ -115,16 +119,27 @@ class History:
         self.lr = number(line, "lr") if "lr" in line else self.lr
         every = line.get("per_step")
         every = every if isinstance(every, Mapping) else {}
-        losses = [*_steps(every, "loss", self.step), (self.step, _as_number(line["loss"]))] if "loss" in line else []
+        losses = (
+            [*_steps(every, "loss", self.step), (self.step, _as_number(line["loss"]))]
+            if "loss" in line
+            else []
+        )
         for step, loss in losses:
             if not math.isfinite(loss):
                 self.broken = self.broken or (step, loss)
             elif self.broken is None:
                 self.last_finite = (step, loss)
         own = number(line, "gradient_norm")
-        for step, norm in [*_steps(every, "gradient_norm", self.step), *([(self.step, own)] if own is not None else [])]:
+        for step, norm in [
+            *_steps(every, "gradient_norm", self.step),
+            *([(self.step, own)] if own is not None else []),
+        ]:
             before = self.broken is None or step < self.broken[0]
-            if before and math.isfinite(norm) and (self.largest_gradient is None or norm > self.largest_gradient[1]):
+            if (
+                before
+                and math.isfinite(norm)
+                and (self.largest_gradient is None or norm > self.largest_gradient[1])
+            ):
                 self.largest_gradient = (step, norm)
         if self.broken is None:
             self.loss.add(number(line, "loss"))

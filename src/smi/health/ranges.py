@@ -19,7 +19,9 @@ class Context:
     embedding_dim: int | None  # K
     feature_dim: int  # F
     num_views: int = 2
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the method; what is missing has the published value
+    settings: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # of the method; what is missing has the published value
     world_size: int = 1
     epochs: float | None = None
 
@@ -94,7 +96,11 @@ def _barlow_twins(c: Context) -> tuple[float, float] | None:
 
 
 def _vicreg(c: Context) -> tuple[float, float] | None:
-    n, k, (invariance, variance, covariance) = c.batch_size * c.world_size, c.embedding_dim, _settings(c)
+    n, k, (invariance, variance, covariance) = (
+        c.batch_size * c.world_size,
+        c.embedding_dim,
+        _settings(c),
+    )
     if k is None or n < 2 or min(invariance, variance, covariance) < 0:
         return None
     # Independent coordinates of variance 1, at which the variance term is 0: the squared distance is 2, covariances vary by 1 / (N - 1).
@@ -163,7 +169,9 @@ def _log_mean_exp(temperature: float, dim: int | None) -> float:
         return 0.0
     cosines = _random_cosines(dim)
     top = max(cosine for cosine, _ in cosines)
-    return top / temperature + math.log(sum(w * math.exp((cosine - top) / temperature) for cosine, w in cosines))
+    return top / temperature + math.log(
+        sum(w * math.exp((cosine - top) / temperature) for cosine, w in cosines)
+    )
 
 
 @cache
@@ -185,7 +193,10 @@ def _logcosh(x: float) -> float:
 def _settings(context: Context) -> list[float]:
     """What the method's range depends on, in the order of `PUBLISHED`."""
     published = PUBLISHED[context.method.lower()]
-    return [value if (value := number(context.settings, name)) is not None else default for name, default in published.items()]
+    return [
+        value if (value := number(context.settings, name)) is not None else default
+        for name, default in published.items()
+    ]
 
 
 def _count(context: Context, *names: str) -> int | None:

@@ -22,7 +22,11 @@ class Watch:
     def __call__(self, line: Line) -> list[Finding]:
         if not self._history.add(line):
             return []
-        found = [finding for finding in check(self._history) if finding.level != "ok" and finding.kind not in self._told]
+        found = [
+            finding
+            for finding in check(self._history)
+            if finding.level != "ok" and finding.kind not in self._told
+        ]
         self._told.update(finding.kind for finding in found)
         return found
 
@@ -36,13 +40,21 @@ def diagnose(context: Context, lines: Iterable[Line]) -> list[Finding]:
     past: dict[str, Finding] = {}
     for line in _without_abandoned(lines):
         if history.add(line):
-            past.update({finding.kind: finding for finding in check(history) if finding.level != "ok" and finding.kind not in past})
+            past.update(
+                {
+                    finding.kind: finding
+                    for finding in check(history)
+                    if finding.level != "ok" and finding.kind not in past
+                }
+            )
     now = {finding.kind: finding for finding in check(history)}
     for kind, finding in past.items():
         if kind not in now:  # nothing can be said of it any more
             now[kind] = finding
         elif now[kind].level == "ok":
-            now[kind] = replace(finding, evidence=f"{finding.evidence}; no longer so at step {history.step}")
+            now[kind] = replace(
+                finding, evidence=f"{finding.evidence}; no longer so at step {history.step}"
+            )
     return sorted(now.values(), key=lambda finding: ("stop", "warning", "ok").index(finding.level))
 
 
@@ -68,4 +80,6 @@ def _without_abandoned(lines: Iterable[Line]) -> list[Line]:
 
 def _comes_again(earlier: Line, line: Line, step: float) -> bool:
     then = number(earlier, "step")
-    return then is not None and (then > step or (then == step and ("probe" in earlier) == ("probe" in line)))
+    return then is not None and (
+        then > step or (then == step and ("probe" in earlier) == ("probe" in line))
+    )

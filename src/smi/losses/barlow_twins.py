@@ -4,7 +4,15 @@ import torch
 from torch import Tensor, nn
 
 from smi.distributed import join
-from smi.losses.embeddings import check_finite, check_positive, float32_island, gram, off_diagonal, peak, product
+from smi.losses.embeddings import (
+    check_finite,
+    check_positive,
+    float32_island,
+    gram,
+    off_diagonal,
+    peak,
+    product,
+)
 from smi.losses.terms import Terms
 
 
@@ -17,10 +25,14 @@ class BarlowTwinsLoss(nn.Module):
         self.eps = eps
 
     def forward(self, z1: Tensor, z2: Tensor) -> Tensor:
-        return barlow_twins_loss(z1, z2, redundancy_weight=self.redundancy_weight, eps=self.eps).total
+        return barlow_twins_loss(
+            z1, z2, redundancy_weight=self.redundancy_weight, eps=self.eps
+        ).total
 
 
-def barlow_twins_loss(z1: Tensor, z2: Tensor, *, redundancy_weight: float = 5.1e-3, eps: float = 1e-5) -> Terms:
+def barlow_twins_loss(
+    z1: Tensor, z2: Tensor, *, redundancy_weight: float = 5.1e-3, eps: float = 1e-5
+) -> Terms:
     """Push the cross-correlation of two views towards the identity.
 
     Up to N = K/2 its off-diagonal squares are summed without forming it, from two N x N matrices: the same number, sooner. (The diagonal's
@@ -45,12 +57,16 @@ def barlow_twins_loss(z1: Tensor, z2: Tensor, *, redundancy_weight: float = 5.1e
         else:
             c = product(z1.T, z2) / num_samples  # [K, K]
             diagonal, squares = c.diagonal(), off_diagonal(c).square().sum()
-        return Terms(alignment=(1 - diagonal).square().sum(), redundancy=redundancy_weight * squares)
+        return Terms(
+            alignment=(1 - diagonal).square().sum(), redundancy=redundancy_weight * squares
+        )
 
 
 def standardize_columns(z: Tensor, eps: float) -> Tensor:
     """Coordinates with mean 0 and variance 1 over the batch, at any scale of the input."""
-    scale = peak(z, 0).clamp_min(1)  # huge coordinates are brought down before they are squared, and eps with them
+    scale = peak(z, 0).clamp_min(
+        1
+    )  # huge coordinates are brought down before they are squared, and eps with them
     z = z / scale
     z = z - z.mean(dim=0)
     rounding = 2 * torch.finfo(z.dtype).eps

@@ -17,7 +17,9 @@ class DINOLoss(nn.Module):
         self.student_temperature = student_temperature
         self.teacher_temperature = teacher_temperature
 
-    def forward(self, teacher: Sequence[Tensor], student: Sequence[Tensor], center: Tensor) -> Tensor:
+    def forward(
+        self, teacher: Sequence[Tensor], student: Sequence[Tensor], center: Tensor
+    ) -> Tensor:
         return dino_loss(
             teacher,
             student,
@@ -48,13 +50,22 @@ def dino_loss(
     check_positive(student_temperature=student_temperature, teacher_temperature=teacher_temperature)
     check_lists(teacher, student)
     if not teacher or not student or len(teacher) + len(student) < 3:
-        raise ValueError(f"DINO needs a view for the teacher and another for the student; got {len(teacher)} and {len(student)}.")
+        raise ValueError(
+            f"DINO needs a view for the teacher and another for the student; got {len(teacher)} and {len(student)}."
+        )
     check(*teacher, *student)
     if center.shape[-1:].numel() != center.numel():
-        raise ValueError(f"The center must be one row of coordinates; got shape {tuple(center.shape)}.")
+        raise ValueError(
+            f"The center must be one row of coordinates; got shape {tuple(center.shape)}."
+        )
     with float32_island(*teacher, *student, center.reshape(1, -1), same_shape=False) as tensors:
         *outputs, center = tensors
-        targets = [torch.softmax((t.detach() - center) / teacher_temperature, dim=1) for t in outputs[: len(teacher)]]
-        predictions = [torch.log_softmax(s / student_temperature, dim=1) for s in outputs[len(teacher) :]]
+        targets = [
+            torch.softmax((t.detach() - center) / teacher_temperature, dim=1)
+            for t in outputs[: len(teacher)]
+        ]
+        predictions = [
+            torch.log_softmax(s / student_temperature, dim=1) for s in outputs[len(teacher) :]
+        ]
         pairs = [(t, p) for i, t in enumerate(targets) for j, p in enumerate(predictions) if i != j]
         return Terms(alignment=-torch.stack([(t * p).sum(dim=1).mean() for t, p in pairs]).mean())

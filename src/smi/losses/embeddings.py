@@ -25,23 +25,36 @@ def check(*embeddings: Tensor, same_shape: bool = True) -> None:
     first = embeddings[0]
     for z in embeddings:
         if z.ndim != 2:
-            raise ValueError(f"Embeddings must be [samples, coordinates]; got shape {tuple(z.shape)}.")
-        if z.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64) or z.layout != torch.strided:
-            raise ValueError(f"Embeddings must be dense and floating point, of 16, 32 or 64 bits; got {z.dtype}, {z.layout}.")
+            raise ValueError(
+                f"Embeddings must be [samples, coordinates]; got shape {tuple(z.shape)}."
+            )
+        if (
+            z.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+            or z.layout != torch.strided
+        ):
+            raise ValueError(
+                f"Embeddings must be dense and floating point, of 16, 32 or 64 bits; got {z.dtype}, {z.layout}."
+            )
         if z.numel() == 0:
             raise ValueError(f"Embeddings must not be empty; got shape {tuple(z.shape)}.")
         if z.device != first.device:
-            raise ValueError(f"Embeddings must be on one device; got {first.device} and {z.device}.")
+            raise ValueError(
+                f"Embeddings must be on one device; got {first.device} and {z.device}."
+            )
         if z.shape[1] != first.shape[1] or (same_shape and z.shape != first.shape):
             what = "shape" if same_shape else "number of coordinates"
-            raise ValueError(f"Embeddings must have the same {what}; got {tuple(first.shape)} and {tuple(z.shape)}.")
+            raise ValueError(
+                f"Embeddings must have the same {what}; got {tuple(first.shape)} and {tuple(z.shape)}."
+            )
 
 
 def check_lists(*lists: Sequence[Tensor]) -> None:
     """A tensor is a sequence of its rows, and rows are no views."""
     for views in lists:
         if isinstance(views, Tensor):
-            raise ValueError(f"A list of tensors is needed, one for each view; got one tensor of shape {tuple(views.shape)}.")
+            raise ValueError(
+                f"A list of tensors is needed, one for each view; got one tensor of shape {tuple(views.shape)}."
+            )
 
 
 def check_positive(**knobs: float) -> None:
@@ -96,7 +109,9 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         a, b = ctx.saved_tensors
-        return product(grad, b.T) if ctx.needs_input_grad[0] else None, product(a.T, grad) if ctx.needs_input_grad[1] else None
+        return product(grad, b.T) if ctx.needs_input_grad[0] else None, product(
+            a.T, grad
+        ) if ctx.needs_input_grad[1] else None
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:

@@ -19,7 +19,9 @@ class InfoNCELoss(nn.Module):
         return info_nce_loss(query, key, negatives, temperature=self.temperature).total
 
 
-def info_nce_loss(query: Tensor, key: Tensor, negatives: Tensor, *, temperature: float = 0.07) -> Terms:
+def info_nce_loss(
+    query: Tensor, key: Tensor, negatives: Tensor, *, temperature: float = 0.07
+) -> Terms:
     """Tell a sample's key [N, K] from stored ones [M, K] by its cosine with the query [N, K].
 
     The state is yours: `smi.nn.Queue` for MoCo, `smi.nn.MemoryBank` for PIRL. Detach what is to have no gradient. The cross-entropy is
@@ -35,7 +37,11 @@ def info_nce_loss(query: Tensor, key: Tensor, negatives: Tensor, *, temperature:
     with float32_island(query, key, negatives, same_shape=False) as (query, key, negatives):
         query, key, negatives = unit_rows(query), unit_rows(key), unit_rows(negatives)
         positive = (query * key).sum(dim=1, keepdim=True) / temperature  # [N, 1]
-        logits = torch.cat([positive, product(query, negatives.T) / temperature], dim=1)  # [N, 1 + M]
-        total = nn.functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device))
+        logits = torch.cat(
+            [positive, product(query, negatives.T) / temperature], dim=1
+        )  # [N, 1 + M]
+        total = nn.functional.cross_entropy(
+            logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device)
+        )
         alignment = 1 / temperature - positive.mean()
         return Terms(total, alignment=alignment, uniformity=total - alignment)

@@ -35,7 +35,9 @@ def nt_xent_loss(z1: Tensor, z2: Tensor, *, temperature: float = 0.5) -> Terms:
     with float32_island(z1, z2) as (z1, z2):
         z = torch.cat([unit_rows(join(z1)), unit_rows(join(z2))])  # [2N, K]
         similarity = gram(z) / temperature  # [2N, 2N]
-        similarity = similarity.masked_fill(torch.eye(len(z), dtype=torch.bool, device=z.device), -torch.inf)
+        similarity = similarity.masked_fill(
+            torch.eye(len(z), dtype=torch.bool, device=z.device), -torch.inf
+        )
         partner = torch.arange(len(z), device=z.device).roll(len(z) // 2)
         total = nn.functional.cross_entropy(similarity, partner)
         alignment = 1 / temperature - similarity.diagonal(len(z) // 2).mean()

@@ -20,7 +20,14 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from smi.losses.embeddings import SMALLEST, float32_island, off_diagonal, peak, product, symmetric_product
+from smi.losses.embeddings import (
+    SMALLEST,
+    float32_island,
+    off_diagonal,
+    peak,
+    product,
+    symmetric_product,
+)
 from smi.losses.terms import Terms
 
 Reduction = Literal["sum", "mean"]
@@ -110,7 +117,9 @@ class _Options(NamedTuple):
         if not 1e-12 <= self.eps <= 1:
             raise ValueError(f"eps must be between 1e-12 and 1; got {self.eps}.")
         if not (abs(self.target) <= 20 and abs(self.shift) <= 20):
-            raise ValueError(f"target and shift must be between -20 and 20 nats; got {self.target} and {self.shift}.")
+            raise ValueError(
+                f"target and shift must be between -20 and 20 nats; got {self.target} and {self.shift}."
+            )
         if not math.isfinite(self.redundancy_weight):
             raise ValueError(f"redundancy_weight must be finite; got {self.redundancy_weight}.")
 
@@ -143,12 +152,16 @@ def _plain(views: tuple[Tensor, ...], options: _Options) -> Terms:
             if a != b:
                 alignment = alignment + logcosh(m.diagonal() - options.target).sum()
             redundancy = redundancy + logcosh(off_diagonal(m) + options.shift).sum()
-        return Terms(alignment=per * alignment, redundancy=per * options.redundancy_weight * redundancy)
+        return Terms(
+            alignment=per * alignment, redundancy=per * options.redundancy_weight * redundancy
+        )
 
 
 def dependency(rho: Tensor, eps: float = 1e-6) -> Tensor:
     """M(rho), in nats: the mutual information of two Gaussians with correlation rho, finite at rho = 1 by eps."""
-    rho = rho - (rho - rho.clamp(-1, 1)).detach()  # rounding may leave |rho| just above 1; the slope is the one at 1
+    rho = (
+        rho - (rho - rho.clamp(-1, 1)).detach()
+    )  # rounding may leave |rho| just above 1; the slope is the one at 1
     return -0.5 * torch.log(1 - rho.square() + eps)
 
 
@@ -163,9 +176,13 @@ def logcosh(x: Tensor) -> Tensor:
 
 def _standardize(z: Tensor) -> Tensor:
     """Rows centred and scaled to length 1, so that products are correlations; rows without variance become zeros."""
-    z = z / peak(z, 1).clamp_min(SMALLEST)  # a constant divisor: the result is scale-free, and squares stay in range
+    z = z / peak(z, 1).clamp_min(
+        SMALLEST
+    )  # a constant divisor: the result is scale-free, and squares stay in range
     z = z - z.mean(dim=1, keepdim=True)
-    varies = ~(torch.linalg.vector_norm(z.detach(), dim=1, keepdim=True) <= _flat(z))  # NaN is no lack of variance
+    varies = ~(
+        torch.linalg.vector_norm(z.detach(), dim=1, keepdim=True) <= _flat(z)
+    )  # NaN is no lack of variance
     z = torch.where(varies, z, 0)
     return z / torch.where(varies, torch.linalg.vector_norm(z, dim=1, keepdim=True), 1)
 
@@ -194,7 +211,9 @@ class _SMI(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, needs_grad: bool, per: float, options: _Options, *zs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        ctx: Any, needs_grad: bool, per: float, options: _Options, *zs: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*zs)
         ctx.per, ctx.options = per, options
@@ -208,29 +227,50 @@ class _SMI(torch.autograd.Function):
         total, alignment, redundancy = gs
         if total is alignment is redundancy is None:
             return (None,) * (3 + len(zs))
-        if total is None or alignment is not None or redundancy is not None or torch.is_grad_enabled():
+        if (
+            total is None
+            or alignment is not None
+            or redundancy is not None
+            or torch.is_grad_enabled()
+        ):
             return (None, None, None, *_plain_gradient(zs, gs, needs, ctx.options))
-        gradient, ctx.gradient = ctx.gradient, None  # finished in place, so good for one pass; another over a retained graph sweeps again
+        gradient, ctx.gradient = (
+            ctx.gradient,
+            None,
+        )  # finished in place, so good for one pass; another over a retained graph sweeps again
         with torch.autocast(zs[0].device.type, enabled=False):
             if gradient is None:
                 gradient = _sweep(zs, True, ctx.options)[2]
             grads = gradient.finish(total * ctx.per).chunk(len(zs))
-        return (None, None, None, *(grad if needed else None for grad, needed in zip(grads, needs, strict=True)))
+        return (
+            None,
+            None,
+            None,
+            *(grad if needed else None for grad, needed in zip(grads, needs, strict=True)),
+        )
 
 
 def _plain_gradient(
-    zs: tuple[Tensor, ...], gs: tuple[Tensor | None, ...], needs: tuple[bool, ...], options: _Options
+    zs: tuple[Tensor, ...],
+    gs: tuple[Tensor | None, ...],
+    needs: tuple[bool, ...],
+    options: _Options,
 ) -> list[Tensor | None]:
     """Gradient of g0 * total + g1 * alignment + g2 * redundancy by autograd, itself differentiable where grad mode is on."""
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
         # Aliases: a view that depends on another, or is the same tensor, must not pass its gradient on here; the caller's graph does.
-        aliases = [z.view_as(z) if create_graph else z.detach().requires_grad_(needed) for z, needed in zip(zs, needs, strict=True)]
+        aliases = [
+            z.view_as(z) if create_graph else z.detach().requires_grad_(needed)
+            for z, needed in zip(zs, needs, strict=True)
+        ]
         terms = _plain(tuple(aliases), options)
         values = (terms.total, terms.alignment, terms.redundancy)
         parts = [g * value for g, value in zip(gs, values, strict=True) if g is not None]
         wanted = [z for z, needed in zip(aliases, needs, strict=True) if needed]
-        found = iter(torch.autograd.grad(sum(parts[1:], parts[0]), wanted, create_graph=create_graph))
+        found = iter(
+            torch.autograd.grad(sum(parts[1:], parts[0]), wanted, create_graph=create_graph)
+        )
     return [next(found) if needed else None for needed in needs]
 
 
@@ -252,7 +292,9 @@ class _Gradient(NamedTuple):
         return self.rows
 
 
-def _sweep(zs: tuple[Tensor, ...], needs_grad: bool, options: _Options) -> tuple[Tensor, Tensor, _Gradient | None]:
+def _sweep(
+    zs: tuple[Tensor, ...], needs_grad: bool, options: _Options
+) -> tuple[Tensor, Tensor, _Gradient | None]:
     """Alignment, weighted redundancy, and the gradient of their sum.
 
     Entry (i, j) of slope s adds s u_j to the gradient of row i of the standardised views u, and s u_i to that of row j. Going back to z,
@@ -270,7 +312,12 @@ def _sweep_whole(
 
     Entries are scaled, not rows, which are longer. Between views, a pair of samples is met twice: at (i, j) and at (j, i).
     """
-    blocks = (num_views, len(u) // num_views, num_views, len(u) // num_views)  # view a, sample i, view b, sample j
+    blocks = (
+        num_views,
+        len(u) // num_views,
+        num_views,
+        len(u) // num_views,
+    )  # view a, sample i, view b, sample j
     same_view = torch.eye(num_views, dtype=u.dtype, device=u.device)
     rho = symmetric_product(u)
     length = rho.diagonal()[:, None].sqrt()
@@ -281,7 +328,9 @@ def _sweep_whole(
     aligned, pull = _logcosh_of_dependency(pairs, -options.target, options.eps)
     value.view(blocks).diagonal(dim1=1, dim2=3).zero_()
     alignment = (aligned.sum(dim=2) * (1 - same_view)).sum() / 2
-    redundancy = options.redundancy_weight * (value.view(blocks).sum(dim=(1, 3)) * (1 + same_view)).sum() / 2
+    redundancy = (
+        options.redundancy_weight * (value.view(blocks).sum(dim=(1, 3)) * (1 + same_view)).sum() / 2
+    )
     if not needs_grad:
         return alignment, redundancy, None
     slope.view(blocks).mul_(options.redundancy_weight * (1 + same_view)[:, None, :, None])
@@ -319,7 +368,11 @@ def _sweep_tiles(
             if rows != columns:
                 grad[columns].addmm_(slope.T, u[rows])
                 along[columns] += inner.sum(dim=0)[:, None]
-    gradient = None if grad is None else _Gradient(grad.addcmul_(along, u, value=-1), inverse / scale, None)
+    gradient = (
+        None
+        if grad is None
+        else _Gradient(grad.addcmul_(along, u, value=-1), inverse / scale, None)
+    )
     return alignment, options.redundancy_weight * redundancy, gradient
 
 

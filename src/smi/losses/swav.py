@@ -19,9 +19,19 @@ class SwAVLoss(nn.Module):
         self.epsilon = epsilon
         self.num_iterations = num_iterations
 
-    def forward(self, scores: Sequence[Tensor], low_resolution: Sequence[Tensor] = (), queued: Sequence[Tensor] = ()) -> Tensor:
+    def forward(
+        self,
+        scores: Sequence[Tensor],
+        low_resolution: Sequence[Tensor] = (),
+        queued: Sequence[Tensor] = (),
+    ) -> Tensor:
         return swav_loss(
-            scores, low_resolution, queued, temperature=self.temperature, epsilon=self.epsilon, num_iterations=self.num_iterations
+            scores,
+            low_resolution,
+            queued,
+            temperature=self.temperature,
+            epsilon=self.epsilon,
+            num_iterations=self.num_iterations,
         ).total
 
 
@@ -48,17 +58,30 @@ def swav_loss(
     check_positive(temperature=temperature)
     check_lists(scores, low_resolution, queued)
     if not scores or len(scores) + len(low_resolution) < 2:
-        raise ValueError(f"SwAV needs a full view and another; got {len(scores)} full and {len(low_resolution)} small.")
+        raise ValueError(
+            f"SwAV needs a full view and another; got {len(scores)} full and {len(low_resolution)} small."
+        )
     if queued and len(queued) != len(scores):
-        raise ValueError(f"SwAV needs queued scores for every full view or for none; got {len(queued)} for {len(scores)}.")
+        raise ValueError(
+            f"SwAV needs queued scores for every full view or for none; got {len(queued)} for {len(scores)}."
+        )
     check(*scores, *low_resolution)
     with float32_island(*scores, *low_resolution, *queued, same_shape=False) as tensors:
-        views, rest = tensors[: len(scores) + len(low_resolution)], tensors[len(scores) + len(low_resolution) :]
+        views, rest = (
+            tensors[: len(scores) + len(low_resolution)],
+            tensors[len(scores) + len(low_resolution) :],
+        )
         predictions = [torch.log_softmax(view / temperature, dim=1) for view in views]
         total = views[0].new_zeros(())
         for v in range(len(scores)):
-            code = sinkhorn(torch.cat([views[v], *rest[v : v + 1]]), epsilon=epsilon, num_iterations=num_iterations)[: len(views[v])]
-            total = total - sum((code * p).sum(dim=1).mean() for w, p in enumerate(predictions) if w != v)
+            code = sinkhorn(
+                torch.cat([views[v], *rest[v : v + 1]]),
+                epsilon=epsilon,
+                num_iterations=num_iterations,
+            )[: len(views[v])]
+            total = total - sum(
+                (code * p).sum(dim=1).mean() for w, p in enumerate(predictions) if w != v
+            )
         return Terms(alignment=total / (len(scores) * (len(views) - 1)))
 
 

@@ -15,4 +15,6 @@ class Terms(dict[str, Tensor]):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"no term {name!r} here; this loss has {', '.join(self)}") from None
+            raise AttributeError(
+                f"no term {name!r} here; this loss has {', '.join(self)}"
+            ) from None

@@ -4,14 +4,28 @@ import torch
 from torch import Tensor, nn
 
 from smi.distributed import join
-from smi.losses.embeddings import check_finite, check_positive, float32_island, gram, off_diagonal, peak, product
+from smi.losses.embeddings import (
+    check_finite,
+    check_positive,
+    float32_island,
+    gram,
+    off_diagonal,
+    peak,
+    product,
+)
 from smi.losses.terms import Terms
 
 
 class VICRegLoss(nn.Module):
     """`vicreg_loss` as a module: `VICRegLoss()(z0, z1)` is the scalar to minimise."""
 
-    def __init__(self, invariance_weight: float = 25.0, variance_weight: float = 25.0, covariance_weight: float = 1.0, eps: float = 1e-4):
+    def __init__(
+        self,
+        invariance_weight: float = 25.0,
+        variance_weight: float = 25.0,
+        covariance_weight: float = 1.0,
+        eps: float = 1e-4,
+    ):
         super().__init__()
         self.invariance_weight = invariance_weight
         self.variance_weight = variance_weight
@@ -49,7 +63,11 @@ def vicreg_loss(
     float32, or float64 if an input is, whatever autocast says.
     """
     check_positive(eps=eps)
-    check_finite(invariance_weight=invariance_weight, variance_weight=variance_weight, covariance_weight=covariance_weight)
+    check_finite(
+        invariance_weight=invariance_weight,
+        variance_weight=variance_weight,
+        covariance_weight=covariance_weight,
+    )
     with float32_island(z1, z2) as (z1, z2):
         z1, z2 = _limit(join(z1)), _limit(join(z2))
         z1_centred, z2_centred = z1 - z1.mean(dim=0), z2 - z2.mean(dim=0)
@@ -85,7 +103,9 @@ def _squares_from_samples(z: Tensor, variance: Tensor, freedom: int) -> Tensor:
     rows = product(z[:, heavy].T, z) / freedom  # [16, K]
     rows = rows.scatter(1, heavy[:, None], 0)
     among_rest = (gram(z * rest) / freedom).square().sum() - (variance * rest).square().sum()
-    return (rows.square() * (1 + rest)).sum() + among_rest  # a heavy and another coordinate meet twice
+    return (
+        rows.square() * (1 + rest)
+    ).sum() + among_rest  # a heavy and another coordinate meet twice
 
 
 def _limit(z: Tensor) -> Tensor:

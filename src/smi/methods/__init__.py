@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import Any
 
 from smi.errors import UserError
+from smi.imports import import_path
 from smi.methods.base import Method, Output
 from smi.methods.modalities import Modalities
 from smi.nn import Encoder
-from smi.nn.imports import import_path
 
 # The order of the paper's Table 1. Loaded when first asked for.
 HOMES = {
@@ -29,7 +29,16 @@ HOMES = {
     "PIRL": "pirl",
 }
 
-__all__ = ["HOMES", "Method", "Modalities", "Output", "create_method", "find_method", "name_of", "settings_of"]
+__all__ = [
+    "HOMES",
+    "Method",
+    "Modalities",
+    "Output",
+    "create_method",
+    "find_method",
+    "name_of",
+    "settings_of",
+]
 
 
 def find_method(name: str) -> type[Method]:
@@ -60,10 +69,16 @@ def _checked(found: object, name: str) -> type[Method]:
 
 def settings_of(method: type[Method]) -> dict[str, inspect.Parameter]:
     """What can be set: the keyword arguments of its __init__."""
-    return {name: p for name, p in inspect.signature(method.__init__, eval_str=True).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    return {
+        name: p
+        for name, p in inspect.signature(method.__init__, eval_str=True).parameters.items()
+        if p.kind is p.KEYWORD_ONLY
+    }
 
 
-def create_method(name: str, encoder: Encoder, *, num_images: int | None = None, **settings: Any) -> Method:
+def create_method(
+    name: str, encoder: Encoder, *, num_images: int | None = None, **settings: Any
+) -> Method:
     method = find_method(name)
     if num_images is not None and "num_images" in settings_of(method):
         settings["num_images"] = num_images

@@ -43,7 +43,9 @@ class Method(nn.Module, ABC):
     stored: ClassVar[str] = ""  # what it keeps of earlier samples: "queue", "memory bank", ...
     gathers: ClassVar[bool] = False  # embeddings or codes are exchanged between devices
     multicrop: ClassVar[bool] = False  # small views beside the large ones, by default
-    schedule: ClassVar[Literal["cosine", "step"]] = "cosine"  # of the learning rate, unless a recipe names one
+    schedule: ClassVar[Literal["cosine", "step"]] = (
+        "cosine"  # of the learning rate, unless a recipe names one
+    )
 
     progress: float = 0.0
     epoch: int = 0

@@ -22,7 +22,9 @@ class BYOL(Method):
     shared_network = False
     momentum_encoder = True
 
-    def __init__(self, encoder: Encoder, *, widths: tuple[int, ...] = (4096, 256), momentum: float = 0.996):
+    def __init__(
+        self, encoder: Encoder, *, widths: tuple[int, ...] = (4096, 256), momentum: float = 0.996
+    ):
         super().__init__(encoder)
         self.projector = mlp(encoder.dim, *widths)
         self.predictor = mlp(widths[-1], *widths)
@@ -34,7 +36,11 @@ class BYOL(Method):
         p1, p2 = self.predictor(self.projector(h1)), self.predictor(self.projector(h2))
         z1, z2 = (self.teacher(x) for x in views)
         cosines = negative_cosine_loss(p1, z2).total + negative_cosine_loss(p2, z1).total
-        return Output(Terms(alignment=4 + 2 * cosines), h1, p1, z2)  # two squared distances of unit vectors
+        return Output(
+            Terms(alignment=4 + 2 * cosines), h1, p1, z2
+        )  # two squared distances of unit vectors
 
     def after_step(self) -> None:
-        self.teacher.follow(self.encoder, self.projector, momentum=cosine(self.momentum, 1.0, self.progress))
+        self.teacher.follow(
+            self.encoder, self.projector, momentum=cosine(self.momentum, 1.0, self.progress)
+        )

@@ -65,12 +65,16 @@ class DINO(Method):
         outputs = self.last(torch.cat(z)).chunk(len(views))  # of each view [N, D]
         targets = together(self.teacher, large)
         self.taught = [self.teacher_last(z_teacher) for z_teacher in targets]
-        terms = self.loss(self.taught, outputs, self.center.mean, teacher_temperature=self._teacher_temperature())
+        terms = self.loss(
+            self.taught, outputs, self.center.mean, teacher_temperature=self._teacher_temperature()
+        )
         return Output(terms, h[0], z[0], targets[1])
 
     def _teacher_temperature(self) -> float:
         first, last = self.temperatures
-        return first + (last - first) * min(1.0, self.progress / self.warmup) if self.warmup else last
+        return (
+            first + (last - first) * min(1.0, self.progress / self.warmup) if self.warmup else last
+        )
 
     def policy(self, recipe: Policy) -> Policy:
         return multicrop(recipe, num_local=self.crops) if self.crops else recipe

@@ -76,7 +76,13 @@ class MoCoV2(MoCo):
         momentum: float = 0.999,
         queue_size: int = 65536,
     ):
-        super().__init__(encoder, widths=widths, temperature=temperature, momentum=momentum, queue_size=queue_size)
+        super().__init__(
+            encoder,
+            widths=widths,
+            temperature=temperature,
+            momentum=momentum,
+            queue_size=queue_size,
+        )
 
     def policy(self, recipe: Policy) -> Policy:
         return recipe

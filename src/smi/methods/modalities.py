@@ -18,7 +18,12 @@ class Modalities(nn.Module):
     The dependency is even in the correlation: to find what belongs together, compare projections by its size, not its sign.
     """
 
-    def __init__(self, *encoders: Encoder, widths: tuple[int, ...] = (4096, 4096, 4096), redundancy_weight: float = 0.01):
+    def __init__(
+        self,
+        *encoders: Encoder,
+        widths: tuple[int, ...] = (4096, 4096, 4096),
+        redundancy_weight: float = 0.01,
+    ):
         super().__init__()
         if len(encoders) < 2:
             raise ValueError(f"Modalities need two encoders or more; got {len(encoders)}.")
@@ -34,7 +39,9 @@ class Modalities(nn.Module):
     def encode(self, *inputs: Tensor) -> list[Tensor]:
         """Features of each input, [N, F]."""
         if len(inputs) != len(self.encoders):
-            raise ValueError(f"There are {len(self.encoders)} encoders and must be as many inputs; got {len(inputs)}.")
+            raise ValueError(
+                f"There are {len(self.encoders)} encoders and must be as many inputs; got {len(inputs)}."
+            )
         return [encoder(x) for encoder, x in zip(self.encoders, inputs, strict=True)]
 
     def project(self, *h: Tensor) -> list[Tensor]:

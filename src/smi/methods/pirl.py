@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from smi.data import Batch
-from smi.data.batches import derive
 from smi.losses import Terms, info_nce_loss
 from smi.methods.base import Method, Output, together
 from smi.nn import Encoder, MemoryBank
+from smi.seeds import derive
 from smi.views import Policy, jigsaw
 
 NUM_PATCHES = 9
@@ -59,8 +59,14 @@ class PIRL(Method):
         entries = self.bank.entries[batch.index]
         generator = torch.Generator().manual_seed(derive(batch.seed, "negatives"))
         negatives = self.bank.negatives(batch.index, self.num_negatives, generator=generator)
-        by_jigsaw, by_image = self.loss(z_jigsaw, entries, negatives), self.loss(z, entries, negatives)
-        terms = {name: self.jigsaw_weight * by_jigsaw[name] + (1 - self.jigsaw_weight) * by_image[name] for name in by_image}
+        by_jigsaw, by_image = (
+            self.loss(z_jigsaw, entries, negatives),
+            self.loss(z, entries, negatives),
+        )
+        terms = {
+            name: self.jigsaw_weight * by_jigsaw[name] + (1 - self.jigsaw_weight) * by_image[name]
+            for name in by_image
+        }
         self.z, self.index = z.detach(), batch.index
         return Output(Terms(**terms), h, z, z_jigsaw)
 

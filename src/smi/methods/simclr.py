@@ -20,7 +20,9 @@ class SimCLR(Method):
     paper = "Chen et al. 2020, arXiv:2002.05709"
     gathers = True
 
-    def __init__(self, encoder: Encoder, *, widths: tuple[int, ...] = (2048, 128), temperature: float = 0.5):
+    def __init__(
+        self, encoder: Encoder, *, widths: tuple[int, ...] = (2048, 128), temperature: float = 0.5
+    ):
         super().__init__(encoder)
         self.projector = mlp(encoder.dim, *widths)
         self.loss = partial(nt_xent_loss, temperature=temperature)

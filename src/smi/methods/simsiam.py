@@ -18,7 +18,13 @@ class SimSiam(Method):
 
     paper = "Chen and He 2021, arXiv:2011.10566"
 
-    def __init__(self, encoder: Encoder, *, widths: tuple[int, ...] = (2048, 2048, 2048), bottleneck: int = 512):
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        widths: tuple[int, ...] = (2048, 2048, 2048),
+        bottleneck: int = 512,
+    ):
         super().__init__(encoder)
         self.projector = mlp(encoder.dim, *widths, last_norm=True)
         self.predictor = mlp(widths[-1], bottleneck, widths[-1], bias=True)

@@ -28,7 +28,9 @@ class SMI(Method):
     ):
         super().__init__(encoder)
         self.projector = mlp(encoder.dim, *widths)
-        self.loss = partial(smi_loss, redundancy_weight=redundancy_weight, target=target, shift=shift, eps=eps)
+        self.loss = partial(
+            smi_loss, redundancy_weight=redundancy_weight, target=target, shift=shift, eps=eps
+        )
 
     def forward(self, views: Sequence[Tensor], batch: Batch) -> Output:
         h = [self.encoder(x) for x in views]

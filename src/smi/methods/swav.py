@@ -48,13 +48,23 @@ class SwAV(Method):
     ):
         super().__init__(encoder)
         if queue_size % world_size():
-            raise UserError(f"SwAV's queue of {queue_size} cannot be shared out to {world_size()} processes: choose a multiple")
+            raise UserError(
+                f"SwAV's queue of {queue_size} cannot be shared out to {world_size()} processes: choose a multiple"
+            )
         self.projector = mlp(encoder.dim, *widths, bias=True)
         self.prototypes = Prototypes(widths[-1], num_prototypes)
-        queues = nn.ModuleList(Queue(queue_size, widths[-1]) for _ in range(2 if queue_size else 0))  # one for each large view
+        queues = nn.ModuleList(
+            Queue(queue_size, widths[-1]) for _ in range(2 if queue_size else 0)
+        )  # one for each large view
         self.queues = cast(list[Queue], queues)
-        self.crops, self.queue_from_epoch, self.frozen_epochs = crops, queue_from_epoch, frozen_epochs
-        self.loss = partial(swav_loss, temperature=temperature, epsilon=epsilon, num_iterations=num_iterations)
+        self.crops, self.queue_from_epoch, self.frozen_epochs = (
+            crops,
+            queue_from_epoch,
+            frozen_epochs,
+        )
+        self.loss = partial(
+            swav_loss, temperature=temperature, epsilon=epsilon, num_iterations=num_iterations
+        )
 
     def forward(self, views: Sequence[Tensor], batch: Batch) -> Output:
         h = together(self.encoder, views)
@@ -62,12 +72,18 @@ class SwAV(Method):
         scores = self.prototypes(torch.cat(z)).chunk(len(views))  # of each view [N, P]
         num_large = len(views) - self.crops
         self.z = [view.detach() for view in z[:num_large]]
-        return Output(self.loss(scores[:num_large], scores[num_large:], self._queued()), h[0], z[0], z[1])
+        return Output(
+            self.loss(scores[:num_large], scores[num_large:], self._queued()), h[0], z[0], z[1]
+        )
 
     @torch.no_grad()
     def _queued(self) -> list[Tensor]:
         """Scores of earlier samples; each device brings its part."""
-        return [self.prototypes(own(queue.keys)) for queue in self.queues] if self.epoch >= self.queue_from_epoch else []
+        return (
+            [self.prototypes(own(queue.keys)) for queue in self.queues]
+            if self.epoch >= self.queue_from_epoch
+            else []
+        )
 
     def policy(self, recipe: Policy) -> Policy:
         return multicrop(recipe, num_local=self.crops) if self.crops else recipe

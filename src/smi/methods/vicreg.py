@@ -32,7 +32,10 @@ class VICReg(Method):
         super().__init__(encoder)
         self.projector = mlp(encoder.dim, *widths)
         self.loss = partial(
-            vicreg_loss, invariance_weight=invariance_weight, variance_weight=variance_weight, covariance_weight=covariance_weight
+            vicreg_loss,
+            invariance_weight=invariance_weight,
+            variance_weight=variance_weight,
+            covariance_weight=covariance_weight,
         )
 
     def forward(self, views: Sequence[Tensor], batch: Batch) -> Output:

@@ -28,5 +28,9 @@ class Center(nn.Module):
     @torch.no_grad()
     def update(self, outputs: Sequence[Tensor]) -> None:
         check_lists(outputs)
-        batch_mean = all_mean(torch.stack([output.detach().to(self.mean).mean(dim=0) for output in outputs]).mean(dim=0))
+        batch_mean = all_mean(
+            torch.stack([output.detach().to(self.mean).mean(dim=0) for output in outputs]).mean(
+                dim=0
+            )
+        )
         self.mean = torch.lerp(batch_mean, self.mean, self.momentum)

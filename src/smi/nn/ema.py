@@ -25,5 +25,7 @@ class Ema(nn.Module):
     def follow(self, *modules: nn.Module, momentum: float) -> None:
         """Move 1 - momentum of the way towards the modules it was copied from."""
         ours: list[Tensor] = list(self.network.parameters())
-        theirs: list[Tensor] = [parameter for module in modules for parameter in module.parameters()]
+        theirs: list[Tensor] = [
+            parameter for module in modules for parameter in module.parameters()
+        ]
         torch._foreach_lerp_(ours, theirs, 1 - momentum)

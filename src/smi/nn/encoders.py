@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from smi.errors import UserError
-from smi.nn.imports import import_path, refused
+from smi.imports import import_path, refused
 
 Stem = Literal["standard", "cifar", "half"]
 STEMS: tuple[Stem, ...] = get_args(Stem)
@@ -27,7 +27,10 @@ NARROW: dict[str, Any] = {
     "avg_down": True,
     "zero_init_last": False,
 }
-CIFAR_SIDE, HALF_SIDE = 64, 16  # pixels: below, a stem that divides the image's side by four leaves too little of it
+CIFAR_SIDE, HALF_SIDE = (
+    64,
+    16,
+)  # pixels: below, a stem that divides the image's side by four leaves too little of it
 
 
 class Encoder(nn.Module):
@@ -51,15 +54,23 @@ class Encoder(nn.Module):
             )
         features: Tensor = forward_features(x)
         if not isinstance(features, Tensor) or features.ndim not in (3, 4):
-            raise UserError(f"the features of {type(self.network).__name__} before pooling are no map, [N, C, H, W] or [N, places, C]")
+            raise UserError(
+                f"the features of {type(self.network).__name__} before pooling are no map, [N, C, H, W] or [N, places, C]"
+            )
         if features.ndim == 3:  # tokens of a transformer, those that are no place first
             tokens = features[:, getattr(self.network, "num_prefix_tokens", 0) :]
             side = round(tokens.shape[1] ** 0.5)
             return tokens.transpose(1, 2).reshape(len(tokens), -1, side, side)
-        return features.permute(0, 3, 1, 2) if getattr(self.network, "output_fmt", "NCHW") == "NHWC" else features
+        return (
+            features.permute(0, 3, 1, 2)
+            if getattr(self.network, "output_fmt", "NCHW") == "NHWC"
+            else features
+        )
 
 
-def create_encoder(name: str, *, image_size: int = 224, stem: Stem | None = None, **arguments: Any) -> Encoder:
+def create_encoder(
+    name: str, *, image_size: int = 224, stem: Stem | None = None, **arguments: Any
+) -> Encoder:
     """By timm's name, `resnet-small`, or import path; `arguments` go to whatever makes the network.
 
     stem: of a ResNet. "standard" divides the side by four before the first block, "half" by two, "cifar" (3 x 3, stride 1, no pooling)
@@ -85,12 +96,18 @@ def create_encoder(name: str, *, image_size: int = 224, stem: Stem | None = None
 def _own(path: str, arguments: dict[str, Any]) -> nn.Module:
     make = import_path(path)
     if not callable(make):
-        raise UserError(f"{path} is a {type(make).__name__}: name a class or a function that gives a module")
+        raise UserError(
+            f"{path} is a {type(make).__name__}: name a class or a function that gives a module"
+        )
     known = inspect.signature(make).parameters
     unknown = [name for name in arguments if name not in known]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
         close = difflib.get_close_matches(unknown[0], known, 1)
-        hint = f"did you mean encoder.{close[0]}?" if close else f"there are {', '.join(known) or 'none'}"
+        hint = (
+            f"did you mean encoder.{close[0]}?"
+            if close
+            else f"there are {', '.join(known) or 'none'}"
+        )
         raise UserError(f"encoder.{unknown[0]} is not a setting of {path}: {hint}")
     network = make(**arguments)
     if not isinstance(network, nn.Module):
@@ -116,7 +133,11 @@ def timm_terms(name: str, image_size: int, arguments: dict[str, Any]) -> tuple[s
         return "resnet18", NARROW | arguments
     if name.startswith(("vit", "deit")):
         # Small views have sides of their own, which need not be a multiple of the patch's.
-        return name, {"img_size": image_size, "dynamic_img_size": True, "dynamic_img_pad": True} | arguments
+        return name, {
+            "img_size": image_size,
+            "dynamic_img_size": True,
+            "dynamic_img_pad": True,
+        } | arguments
     return name, arguments
 
 
@@ -130,7 +151,11 @@ def stem_of(network: nn.Module, name: str, image_size: int, stem: Stem | None = 
 
 
 def _is_resnet(network: nn.Module) -> bool:
-    return type(network).__name__ == "ResNet" and hasattr(network, "conv1") and hasattr(network, "maxpool")
+    return (
+        type(network).__name__ == "ResNet"
+        and hasattr(network, "conv1")
+        and hasattr(network, "maxpool")
+    )
 
 
 def _with_stem(network: nn.Module, name: str, stem: Stem) -> nn.Module:
@@ -139,7 +164,11 @@ def _with_stem(network: nn.Module, name: str, stem: Stem) -> nn.Module:
     if not _is_resnet(network):
         raise UserError(f"the {stem} stem is for ResNets, not for {name}")
     assert isinstance(network.bn1, nn.BatchNorm2d)
-    network.conv1 = nn.Conv2d(3, network.bn1.num_features, 3, stride=1 if stem == "cifar" else 2, padding=1, bias=False)
-    nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")  # as timm starts its convolutions
+    network.conv1 = nn.Conv2d(
+        3, network.bn1.num_features, 3, stride=1 if stem == "cifar" else 2, padding=1, bias=False
+    )
+    nn.init.kaiming_normal_(
+        network.conv1.weight, mode="fan_out", nonlinearity="relu"
+    )  # as timm starts its convolutions
     network.maxpool = nn.Identity()
     return network

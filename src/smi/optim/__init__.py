@@ -8,4 +8,14 @@ from smi.optim.groups import OptimizerName, create_optimizer
 from smi.optim.lars import LARS
 from smi.optim.schedules import Schedule, constant, cosine, lr_factor, set_lr, steps
 
-__all__ = ["LARS", "OptimizerName", "Schedule", "constant", "cosine", "create_optimizer", "lr_factor", "set_lr", "steps"]
+__all__ = [
+    "LARS",
+    "OptimizerName",
+    "Schedule",
+    "constant",
+    "cosine",
+    "create_optimizer",
+    "lr_factor",
+    "set_lr",
+    "steps",
+]

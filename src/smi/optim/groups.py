@@ -8,7 +8,11 @@ from torch.optim import SGD, AdamW, Optimizer
 from smi.errors import UserError
 from smi.optim.lars import LARS
 
-FUSED = ("cpu", "cuda", "mps")  # devices with an AdamW that is one kernel; elsewhere PyTorch would say so only at the first step
+FUSED = (
+    "cpu",
+    "cuda",
+    "mps",
+)  # devices with an AdamW that is one kernel; elsewhere PyTorch would say so only at the first step
 
 OptimizerName = Literal["AdamW", "LARS", "SGD"]
 
@@ -30,13 +34,25 @@ def create_optimizer(
     trained = [p for p in module.parameters() if p.requires_grad]
     peaks = (lr, lr if lr_vectors is None else lr_vectors)
     kinds = (
-        {"params": [p for p in trained if p.ndim > 1], "lr": peaks[0], "peak_lr": peaks[0], "weight_decay": weight_decay},
-        {"params": [p for p in trained if p.ndim <= 1], "lr": peaks[1], "peak_lr": peaks[1], "weight_decay": 0.0},
+        {
+            "params": [p for p in trained if p.ndim > 1],
+            "lr": peaks[0],
+            "peak_lr": peaks[0],
+            "weight_decay": weight_decay,
+        },
+        {
+            "params": [p for p in trained if p.ndim <= 1],
+            "lr": peaks[1],
+            "peak_lr": peaks[1],
+            "weight_decay": 0.0,
+        },
     )
     groups: list[dict[str, Any]] = [group for group in kinds if group["params"]]
     if name == "AdamW":
         fused = all(p.device.type in FUSED for p in trained)
-        return AdamW(groups, betas=(momentum, 0.999), fused=fused or None)  # None: PyTorch chooses among the others
+        return AdamW(
+            groups, betas=(momentum, 0.999), fused=fused or None
+        )  # None: PyTorch chooses among the others
     if name == "LARS":
         return LARS(groups, lr, momentum=momentum)
     if name == "SGD":

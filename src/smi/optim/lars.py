@@ -30,10 +30,17 @@ class LARS(Optimizer):
         momentum: float = 0.9,
         eta: float = 1e-3,
     ):
-        for name, value in {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "eta": eta}.items():
+        for name, value in {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "eta": eta,
+        }.items():
             if not value >= 0:
                 raise ValueError(f"{name} must be 0 or more; got {value}.")
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "eta": eta})
+        super().__init__(
+            params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "eta": eta}
+        )
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -51,7 +58,9 @@ class LARS(Optimizer):
             for params in _batches(group["params"]):
                 grads = [p.grad for p in params if p.grad is not None]
                 if params[0].ndim > 1:
-                    grads = _adapt(params, grads, weight_decay=group["weight_decay"], eta=group["eta"])
+                    grads = _adapt(
+                        params, grads, weight_decay=group["weight_decay"], eta=group["eta"]
+                    )
                 mus = [self._mu(p) for p in params]
                 torch._foreach_mul_(mus, group["momentum"])
                 torch._foreach_add_(mus, grads)
@@ -79,7 +88,9 @@ def _batches(params: list[Tensor]) -> Iterable[list[Tensor]]:
     return kinds.values()
 
 
-def _adapt(params: list[Tensor], grads: list[Tensor], *, weight_decay: float, eta: float) -> list[Tensor]:
+def _adapt(
+    params: list[Tensor], grads: list[Tensor], *, weight_decay: float, eta: float
+) -> list[Tensor]:
     """Gradients with weight decay, as long as eta times their parameter."""
     updates = list(torch._foreach_add(grads, params, alpha=weight_decay))
     param_norm = torch.stack(torch._foreach_norm(params))

@@ -32,7 +32,9 @@ def lr_factor(schedule: Schedule, progress: float, warmup: float, final: float) 
     if not 0 <= progress <= 1:
         raise ValueError(f"progress must be between 0 and 1; got {progress}.")
     if not 0 <= warmup < 1:
-        raise ValueError(f"warmup must be a share of training, 0 or more and less than 1; got {warmup}.")
+        raise ValueError(
+            f"warmup must be a share of training, 0 or more and less than 1; got {warmup}."
+        )
     if progress < warmup:
         risen, rest = progress / warmup, 0.0
     else:

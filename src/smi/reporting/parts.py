@@ -6,30 +6,23 @@ from typing import Any
 
 import numpy as np
 
-from smi.analysis import comparison_figure
-from smi.analysis.comparison import Comparison
-from smi.analysis.style import spelt
-from smi.doctor import examine
+from smi.comparison import figure as comparison_figure
+from smi.comparison.comparison import Comparison
 from smi.errors import UserError
-from smi.journal import duration
-from smi.report import (
-    Block,
-    Code,
-    Facts,
-    Finding,
-    Gallery,
-    Missing,
-    Tile,
-    Verdict,
-)
+from smi.health.diagnosis import examine
+from smi.pages import Block, Code, Facts, Finding, Gallery, Missing, Tile, Verdict
 from smi.reporting.portrait import NEAR
 from smi.reporting.runs import Shown
-from smi.run import Run
+from smi.runs.names import spelt
+from smi.runs.run import Run
+from smi.terminal import duration
 
 
 def settings_of(one: Shown) -> Iterator[Block]:
     about, config = one.run.about, one.run.config
-    versions = ", ".join(f"{name} {version}" for name, version in (about.get("versions") or {}).items())
+    versions = ", ".join(
+        f"{name} {version}" for name, version in (about.get("versions") or {}).items()
+    )
     seconds, lines = seconds_of(one.run), one.run.metrics()
     speed = [line["timing"]["images_per_second"] for line in lines if "timing" in line]
     facts = [
@@ -47,7 +40,8 @@ def settings_of(one: Shown) -> Iterator[Block]:
     yield Facts([(name, value) for name, value in facts if value])
     yield Code(
         one.command or command_again(one.run),
-        "The command that makes it again" + ("" if one.command else ", with the configuration below as config.yaml"),
+        "The command that makes it again"
+        + ("" if one.command else ", with the configuration below as config.yaml"),
     )
     yield Code(
         (one.run.folder / "config.yaml").read_text(encoding="utf-8", errors="replace").rstrip(),
@@ -57,7 +51,16 @@ def settings_of(one: Shown) -> Iterator[Block]:
 
 def command_again(run: Run) -> str:
     root = run.about.get("root")
-    return shlex.join(["smi", "pretrain", "config.yaml", "--out", "runs/again", *(["--root", str(root)] if root else [])])
+    return shlex.join(
+        [
+            "smi",
+            "pretrain",
+            "config.yaml",
+            "--out",
+            "runs/again",
+            *(["--root", str(root)] if root else []),
+        ]
+    )
 
 
 def verdict_of(name: str, run: Run) -> Verdict:
@@ -66,17 +69,38 @@ def verdict_of(name: str, run: Run) -> Verdict:
     except UserError as error:
         return Verdict("unknown", name, as_sentence(str(error)), "", [])
     levels = {finding.level for finding in found.findings}
-    level = "stop" if "stop" in levels else "warning" if "warning" in levels else "ok" if "healthy" in found.verdict else "unknown"
-    epoch = "" if found.epoch is None else f", epoch {found.epoch:.4g}" + (f" of {found.epochs:g}" if found.epochs else "")
+    level = (
+        "stop"
+        if "stop" in levels
+        else "warning"
+        if "warning" in levels
+        else "ok"
+        if "healthy" in found.verdict
+        else "unknown"
+    )
+    epoch = (
+        ""
+        if found.epoch is None
+        else f", epoch {found.epoch:.4g}" + (f" of {found.epochs:g}" if found.epochs else "")
+    )
     findings = [Finding(f.level, f.sentence, f.evidence, f.advice) for f in found.findings]
-    return Verdict(level, name, found.verdict, f"{found.status}, step {found.steps:,}{epoch}", findings)  # type: ignore[arg-type]
+    return Verdict(
+        level,  # type: ignore[arg-type]
+        name,
+        found.verdict,
+        f"{found.status}, step {found.steps:,}{epoch}",
+        findings,
+    )
 
 
 def gallery_of_views(views: Mapping[str, Any], data: str) -> Gallery:
     rows = []
     for i, image in enumerate(views["images"]):
         tiles = [Tile(image, f"image {i + 1} of {data}", mark="query")]
-        tiles += [Tile(view, f"view {number} of image {i + 1}") for number, view in enumerate(views["views"][i], 1)]
+        tiles += [
+            Tile(view, f"view {number} of image {i + 1}")
+            for number, view in enumerate(views["views"][i], 1)
+        ]
         rows.append(("", tiles))
     return Gallery(
         "Images, and what pretraining sees of them",
@@ -96,12 +120,26 @@ def gallery_of_neighbours(row: str, part: Mapping[str, Any]) -> Gallery:
     for one in part["neighbours"]:
         query = one["query"]
         tiles = [
-            Tile(part["pictures"][query], f"query {part['names'][query]}", (named(query), part["names"][query].rsplit("/", 1)[-1]), "query")
+            Tile(
+                part["pictures"][query],
+                f"query {part['names'][query]}",
+                (named(query), part["names"][query].rsplit("/", 1)[-1]),
+                "query",
+            )
         ]
         for i, similarity in one["near"]:
             mark = "" if labels is None else "same" if labels[i] == labels[query] else "other"
-            words = (named(i), f"{similarity:.3f}") if labels is not None else (f"{similarity:.3f}",)
-            tiles.append(Tile(part["pictures"][i], f"{named(i)} {part['names'][i]}, similarity {similarity:.3f}".strip(), words, mark))  # type: ignore[arg-type]
+            words = (
+                (named(i), f"{similarity:.3f}") if labels is not None else (f"{similarity:.3f}",)
+            )
+            tiles.append(
+                Tile(
+                    part["pictures"][i],
+                    f"{named(i)} {part['names'][i]}, similarity {similarity:.3f}".strip(),
+                    words,
+                    mark,  # type: ignore[arg-type]
+                )
+            )
         rows.append(("", tiles))
     judged = " ✓: of the query's class, ×: of another." if labels is not None else ""
     return Gallery(
@@ -118,7 +156,11 @@ def compared_figure(comparison: Comparison) -> Any:
     if comparison.swept:
         last = f"x{2 * len(comparison.columns) - 1}", f"x{2 * len(comparison.columns)}"
         found.for_each_xaxis(
-            lambda axis: axis.update(title_text="" if axis.plotly_name.replace("axis", "") not in last else comparison.swept),
+            lambda axis: axis.update(
+                title_text=""
+                if axis.plotly_name.replace("axis", "") not in last
+                else comparison.swept
+            ),
             selector=lambda axis: axis.title.text == comparison.swept,
         )
     bars = "Bars are 95 % intervals over seeds. " if len(comparison.seeds) > 1 else ""
@@ -160,7 +202,11 @@ def encoder_of(run: Run) -> str:
 def parameters_of(about: Mapping[str, Any]) -> str:
     if not about.get("parameters"):
         return ""
-    encoder = f", {about['encoder_parameters'] / 1e6:.2f} M in the encoder" if about.get("encoder_parameters") else ""
+    encoder = (
+        f", {about['encoder_parameters'] / 1e6:.2f} M in the encoder"
+        if about.get("encoder_parameters")
+        else ""
+    )
     return f"{about['parameters'] / 1e6:.2f} M trained{encoder}"
 
 
@@ -179,7 +225,9 @@ def not_here(why: Any) -> Missing:
 
 def as_sentence(words: str) -> str:
     path = "/" in words.split(" ", 1)[0]  # which is spelt as it is
-    return (words if path else f"{words[:1].upper()}{words[1:]}") + ("" if words.endswith((".", ")", "`")) else ".")
+    return (words if path else f"{words[:1].upper()}{words[1:]}") + (
+        "" if words.endswith((".", ")", "`")) else "."
+    )
 
 
 def listed(words: Iterable[str]) -> str:
@@ -187,7 +235,9 @@ def listed(words: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def grouped(parts: Mapping[str, dict[str, Any]], key: Callable[[dict[str, Any]], Any]) -> dict[Any, list[str]]:
+def grouped(
+    parts: Mapping[str, dict[str, Any]], key: Callable[[dict[str, Any]], Any]
+) -> dict[Any, list[str]]:
     found: dict[Any, list[str]] = {}
     for row, part in parts.items():
         found.setdefault(key(part), []).append(row)

@@ -23,30 +23,35 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from smi import __version__
-from smi.analysis.eigenspectrum import cumulative_variance
-from smi.analysis.energy_maps import between_0_and_1, energies, some_images
-from smi.analysis.landscape import LEAST, Pairs, positive_pairs
-from smi.analysis.sample import Sample
-from smi.analysis.tsne import embed
-from smi.analysis.variance_violin import relative_variance
-from smi.checkpoint import write_text
-from smi.config import resolve as read_config
+from smi.config.resolve import resolve as read_config
 from smi.data import Batch
 from smi.data.folders import FileSet
-from smi.data.progress import Progress
 from smi.data.sources import resolve
+from smi.device import choose_device
 from smi.errors import UserError
-from smi.evaluate.features import evaluation_mode, normalise
+from smi.evaluation.features import evaluation_mode
+from smi.figures.eigenspectrum import cumulative_variance
+from smi.figures.energy_maps import between_0_and_1, energies, some_images
+from smi.figures.landscape import LEAST, Pairs, positive_pairs
+from smi.figures.sample import Sample
+from smi.figures.tsne import embed
+from smi.figures.variance_violin import relative_variance
+from smi.files import write_text
 from smi.losses.embeddings import unit_rows
-from smi.machine import choose_device
-from smi.pretrained import Pretrained, load
-from smi.pretraining import create, create_views
-from smi.run import Run
+from smi.runs.encoder import Pretrained, load
+from smi.runs.restore import create, create_views
+from smi.runs.run import Run
+from smi.terminal import Progress
+from smi.views.normalisation import normalise
 from smi.views.views import Views
 
 FORMAT = 2  # of the file: another is made anew
 IMAGES = 1000  # that features are taken of, at most
-SIDE, LARGE, EXACT = 72, 96, 16  # pixels: of a thumbnail at most, of other pictures, of what is kept to the bit
+SIDE, LARGE, EXACT = (
+    72,
+    96,
+    16,
+)  # pixels: of a thumbnail at most, of other pictures, of what is kept to the bit
 QUALITY = 78
 QUERIES, NEAR = 8, 7  # rows of neighbours, and how many in each
 PAIRS, SHOWN = 256, 12  # pairs that are sorted, and of them those that are shown
@@ -73,7 +78,9 @@ class Portrait:
     missing: dict[str, str]
 
 
-def portrait(run: Run, asked: Asked, *, device: str | None = None, num_workers: int | None = None) -> Portrait:
+def portrait(
+    run: Run, asked: Asked, *, device: str | None = None, num_workers: int | None = None
+) -> Portrait:
     """As it was kept, or made now."""
     if not run.checkpoint.is_file():
         reason = f"{run.folder} has no checkpoint yet, so there is no encoder to look with: `smi pretrain` with the same --out goes on."
@@ -87,7 +94,9 @@ def portrait(run: Run, asked: Asked, *, device: str | None = None, num_workers: 
     with suppress(OSError, ValueError, KeyError):
         found = json.loads(kept.read_text(encoding="utf-8"))
         again = which is not None and found["again"]
-        if found["format"] == FORMAT and which in (None, found["which"]) and not again:  # of images that are gone, what was seen of them
+        if (
+            found["format"] == FORMAT and which in (None, found["which"]) and not again
+        ):  # of images that are gone, what was seen of them
             return Portrait(found["parts"], found["missing"])
     if which is None:
         return Portrait({}, {"images": why})
@@ -96,7 +105,16 @@ def portrait(run: Run, asked: Asked, *, device: str | None = None, num_workers: 
     with suppress(OSError):  # a run's folder may be read-only: then it takes as long again
         kept.parent.mkdir(exist_ok=True)
         write_text(
-            kept, json.dumps({"format": FORMAT, "which": which, "again": painter.again, "parts": made.parts, "missing": made.missing})
+            kept,
+            json.dumps(
+                {
+                    "format": FORMAT,
+                    "which": which,
+                    "again": painter.again,
+                    "parts": made.parts,
+                    "missing": made.missing,
+                }
+            ),
         )
     return made
 
@@ -104,7 +122,9 @@ def portrait(run: Run, asked: Asked, *, device: str | None = None, num_workers: 
 def _file(run: Run, asked: Asked) -> Path:
     with run.checkpoint.open("rb") as file:
         weights = hashlib.file_digest(file, "sha256").hexdigest()[:12]
-    what = hashlib.sha256(json.dumps(asdict(asked) | {"root": None, "smi": __version__}, sort_keys=True).encode()).hexdigest()[:8]
+    what = hashlib.sha256(
+        json.dumps(asdict(asked) | {"root": None, "smi": __version__}, sort_keys=True).encode()
+    ).hexdigest()[:8]
     return run.folder / "figures" / f"portrait-{weights}-{what}.json"
 
 
@@ -137,12 +157,17 @@ class Painter:
         encoder = load(self.run.folder).to(self.device)
         sample = _sample(self.asked, self.num_workers).found()
         self.parts["of"], self.parts["data"] = sample.described, sample.data
-        self.parts["epoch"], self.parts["step"] = encoder.about.get("epoch"), encoder.about.get("step")
+        self.parts["epoch"], self.parts["step"] = (
+            encoder.about.get("epoch"),
+            encoder.about.get("step"),
+        )
         h = self._part("images", lambda: self._images(encoder, sample))
         if h is not None:
             self._part("spectrum", lambda: self._keep("spectrum", cumulative_variance(h.numpy())))
             self._part("variances", lambda: self._keep("variances", relative_variance(h.numpy())))
-            self._part("places", lambda: self._keep("places", embed(h.numpy(), seed=self.asked.seed)))
+            self._part(
+                "places", lambda: self._keep("places", embed(h.numpy(), seed=self.asked.seed))
+            )
             self._part("neighbours", lambda: self._neighbours(h))
         self._part("maps", lambda: self._maps(encoder, sample))
         self._part("pairs", self._pairs)
@@ -155,8 +180,12 @@ class Painter:
         except UserError as error:
             self.again |= name == "images"
             self.missing[name] = str(error)
-        except Exception as error:  # of an encoder that diverged, or is someone's own and very unusual
-            self.missing[name] = f"{name} could not be made ({type(error).__name__}: {error}); `smi doctor {self.run.folder}` may say why"
+        except (
+            Exception
+        ) as error:  # of an encoder that diverged, or is someone's own and very unusual
+            self.missing[name] = (
+                f"{name} could not be made ({type(error).__name__}: {error}); `smi doctor {self.run.folder}` may say why"
+            )
             self.again |= isinstance(error, OSError | MemoryError | torch.OutOfMemoryError)
         return None
 
@@ -168,7 +197,10 @@ class Painter:
         rows: list[Tensor] = []
         kept: list[int] = []
         pictures: list[str] = []
-        with sample.open(encoder.resolution) as (store, names), Progress("looking", len(store), "images") as progress:
+        with (
+            sample.open(encoder.resolution) as (store, names),
+            Progress("looking", len(store), "images") as progress,
+        ):
             for start in range(0, len(store), BATCH):
                 index = torch.arange(start, min(start + BATCH, len(store)))
                 images, seen = store.start(index)()
@@ -178,7 +210,11 @@ class Painter:
                 pictures += [url(image, SIDE) for image in images[good]]
                 progress.advance(len(index))
             labels = None if store.labels is None else [int(store.labels[i]) for i in kept]
-            self.parts |= {"names": [names[i] for i in kept], "labels": labels, "pictures": pictures}
+            self.parts |= {
+                "names": [names[i] for i in kept],
+                "labels": labels,
+                "pictures": pictures,
+            }
             self.parts["classes"] = None if store.classes is None else list(store.classes)
         if not kept:
             raise UserError(f"none of the {sample.described} can be read")
@@ -189,19 +225,32 @@ class Painter:
         if len(h) < 3:
             raise UserError("neighbours take three images or more")
         if not h.isfinite().all():
-            raise UserError("features are not finite, so no image is near another: training diverged")
+            raise UserError(
+                "features are not finite, so no image is near another: training diverged"
+            )
         u = unit_rows(h)
-        order = torch.randperm(len(h), generator=torch.Generator().manual_seed(self.asked.seed)).tolist()
+        order = torch.randperm(
+            len(h), generator=torch.Generator().manual_seed(self.asked.seed)
+        ).tolist()
         if labels := self.parts["labels"]:
             firsts = {labels[i]: i for i in reversed(order)}
-            order = [*(firsts[label] for label in sorted(firsts)), *(i for i in order if firsts[labels[i]] != i)]
+            order = [
+                *(firsts[label] for label in sorted(firsts)),
+                *(i for i in order if firsts[labels[i]] != i),
+            ]
         found = []
         for query in order[:QUERIES]:
             similar = u @ u[query]
             similar[query] = -torch.inf
             near = similar.topk(min(NEAR, len(h) - 1))
             found.append(
-                {"query": query, "near": [[i, round(s, 4)] for i, s in zip(near.indices.tolist(), near.values.tolist(), strict=True)]}
+                {
+                    "query": query,
+                    "near": [
+                        [i, round(s, 4)]
+                        for i, s in zip(near.indices.tolist(), near.values.tolist(), strict=True)
+                    ],
+                }
             )
         self.parts["neighbours"] = found
 
@@ -222,7 +271,9 @@ class Painter:
         method.load_state_dict(self.run.state()["method"])
         method.to(self.device)
         views = create_views(config, method)
-        sample = Sample(self.asked.source, self.asked.root, PAIRS, self.asked.seed, self.num_workers, "pretrain")
+        sample = Sample(
+            self.asked.source, self.asked.root, PAIRS, self.asked.seed, self.num_workers, "pretrain"
+        )
         try:
             with sample.open(self.run.about.get("resolution") or config.views.size) as (store, _):
                 images = store[:]
@@ -231,19 +282,28 @@ class Painter:
             raise
         self._views(views, images[:: max(1, len(images) // VIEWED)][:VIEWED])
         if len(images) < LEAST:
-            raise UserError(f"{len(images)} images are too few to sort pairs of: {LEAST} are needed")
-        pairs = positive_pairs(method, views, images, seed=self.asked.seed, eps=float(config.method.get("eps", 1e-6)))
+            raise UserError(
+                f"{len(images)} images are too few to sort pairs of: {LEAST} are needed"
+            )
+        pairs = positive_pairs(
+            method, views, images, seed=self.asked.seed, eps=float(config.method.get("eps", 1e-6))
+        )
         self.parts["pairs"] = {"count": len(images), "data": sample.data, "shown": _sorted(pairs)}
 
     def _views(self, views: Views, images: Tensor) -> None:
         """Kept: for each image, its views in some draws. A jigsaw's patches are views too."""
         rows: list[list[str]] = [[] for _ in images]
         for draw in range(DRAWS):
-            for view in views(images, Batch(images, torch.arange(len(images)), self.asked.seed + draw).generator()):
+            for view in views(
+                images, Batch(images, torch.arange(len(images)), self.asked.seed + draw).generator()
+            ):
                 for row, one in zip(rows, _uint8(view, views), strict=True):
                     row.append(url(one, LARGE))
         policy = views.policy
-        kinds = Counter(f"{view.size} px" + (f", cut into {view.grid} × {view.grid} patches" * (view.grid > 1)) for view in policy.views)
+        kinds = Counter(
+            f"{view.size} px" + (f", cut into {view.grid} × {view.grid} patches" * (view.grid > 1))
+            for view in policy.views
+        )
         sizes = " and ".join(f"{count} of {kind}" for kind, count in kinds.items())
         self.parts["views"] = {
             "policy": policy.name,
@@ -258,20 +318,36 @@ def _features(encoder: Pretrained, images: Tensor, device: torch.device) -> Tens
     if not len(images):
         return torch.empty(0, encoder.dim)
     with evaluation_mode(encoder):
-        found: Tensor = encoder(normalise(images.to(device), encoder.mean, encoder.std, encoder.image_size))
+        found: Tensor = encoder(
+            normalise(images.to(device), encoder.mean, encoder.std, encoder.image_size)
+        )
     return found.float().cpu()
 
 
 def _sorted(pairs: Pairs) -> list[dict[str, Any]]:
     """From the least dependency to the most, at even distances."""
     order = np.argsort(pairs.m, kind="stable")
-    chosen = [int(order[round(share * (len(order) - 1))]) for share in np.linspace(0, 1, min(SHOWN, len(order)))]
-    sides = [[url(torch.from_numpy(side[i]).permute(2, 0, 1), LARGE) for side in (pairs.first, pairs.second)] for i in chosen]
-    return [{"pictures": both, "rho": float(pairs.rho[i]), "m": float(pairs.m[i])} for both, i in zip(sides, chosen, strict=True)]
+    chosen = [
+        int(order[round(share * (len(order) - 1))])
+        for share in np.linspace(0, 1, min(SHOWN, len(order)))
+    ]
+    sides = [
+        [
+            url(torch.from_numpy(side[i]).permute(2, 0, 1), LARGE)
+            for side in (pairs.first, pairs.second)
+        ]
+        for i in chosen
+    ]
+    return [
+        {"pictures": both, "rho": float(pairs.rho[i]), "m": float(pairs.m[i])}
+        for both, i in zip(sides, chosen, strict=True)
+    ]
 
 
 def _uint8(x: Tensor, views: Views) -> Tensor:
-    mean, std = (torch.tensor(values)[:, None, None] for values in (views.policy.mean, views.policy.std))
+    mean, std = (
+        torch.tensor(values)[:, None, None] for values in (views.policy.mean, views.policy.std)
+    )
     return ((x.cpu() * std + mean).clamp(0, 1) * 255).round().to(torch.uint8)
 
 
@@ -287,7 +363,11 @@ def encoded(image: Image.Image) -> str:
     kind = "png" if max(image.size) <= EXACT else "webp"
     buffer = io.BytesIO()
     try:
-        image.save(buffer, kind, **({"optimize": True} if kind == "png" else {"quality": QUALITY, "method": 4}))
+        image.save(
+            buffer,
+            kind,
+            **({"optimize": True} if kind == "png" else {"quality": QUALITY, "method": 4}),
+        )
     except (KeyError, OSError):  # a Pillow without WebP
         kind, buffer = "jpeg", io.BytesIO()
         image.save(buffer, kind, quality=QUALITY)
@@ -298,9 +378,16 @@ def overlaid(image: Tensor, energy: Tensor) -> str:
     """uint8 [3, S, S] in grey under the energy [S, S] in plotly's Inferno."""
     from plotly.colors import sample_colorscale, unlabel_rgb
 
-    colours = np.array([unlabel_rgb(c) for c in sample_colorscale("Inferno", np.linspace(0, 1, 256))], dtype=np.float32)
+    colours = np.array(
+        [unlabel_rgb(c) for c in sample_colorscale("Inferno", np.linspace(0, 1, 256))],
+        dtype=np.float32,
+    )
     size = (LARGE, LARGE)
-    grey = interpolate(image.float().mean(dim=0)[None, None], size, mode="nearest" if image.shape[-1] < LARGE else "area")[0, 0].numpy()
+    grey = interpolate(
+        image.float().mean(dim=0)[None, None],
+        size,
+        mode="nearest" if image.shape[-1] < LARGE else "area",
+    )[0, 0].numpy()
     smooth = interpolate(between_0_and_1(energy)[None, None], size, mode="bilinear")[0, 0]
     mixed = 0.38 * grey[..., None] + 0.62 * colours[(255 * smooth).round().long().numpy()]
     return encoded(Image.fromarray(mixed.round().clip(0, 255).astype(np.uint8)))

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from smi.analysis.comparison import Comparison
-from smi.analysis.style import called, data_of, spelt
-from smi.data.places import expand
+from smi.comparison.comparison import Comparison
 from smi.errors import UserError
-from smi.run import Run
+from smi.files import expand
+from smi.runs.names import called, data_of, spelt
+from smi.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,15 @@ def find(sources: Sequence[str | Path]) -> tuple[list[Shown], dict[str, Comparis
             alone.append(Run(source))
             continue
         comparison = Comparison.read(source)
-        name = folder.name if folder.name not in comparisons else f"{folder.parent.name}/{folder.name}"
+        name = (
+            folder.name if folder.name not in comparisons else f"{folder.parent.name}/{folder.name}"
+        )
         comparisons[name if name not in comparisons else str(folder)] = comparison
         here = list(_compared(comparison, str(source)))
         if not here:
-            raise UserError(f"{source} is a comparison without runs: they are looked for in {source / 'runs'}")
+            raise UserError(
+                f"{source} is a comparison without runs: they are looked for in {source / 'runs'}"
+            )
         compared += here
     found = [Shown(name, name, run, str(run.folder)) for name, run in called(alone).items()]
     seen = {one.run.folder.resolve() for one in found}
@@ -58,8 +62,14 @@ def _compared(comparison: Comparison, source: str) -> Iterator[Shown]:
         name = spelt(row.name)
         for trained in row.runs:
             if (Path(trained.folder) / "config.yaml").is_file():
-                seed = f", seed {trained.seed}" if len(row.runs) > 1 or len(comparison.seeds) > 1 else ""
-                yield Shown(f"{name}{seed}", name, Run(trained.folder), source, trained.command, True)
+                seed = (
+                    f", seed {trained.seed}"
+                    if len(row.runs) > 1 or len(comparison.seeds) > 1
+                    else ""
+                )
+                yield Shown(
+                    f"{name}{seed}", name, Run(trained.folder), source, trained.command, True
+                )
 
 
 def _apart(found: list[Shown]) -> list[Shown]:
@@ -82,6 +92,8 @@ def looked(shown: Sequence[Shown]) -> list[Shown]:
     """One run of each row: the first that has an encoder."""
     rows: dict[str, Shown] = {}
     for one in shown:
-        if one.row not in rows or (one.run.checkpoint.is_file() and not rows[one.row].run.checkpoint.is_file()):
+        if one.row not in rows or (
+            one.run.checkpoint.is_file() and not rows[one.row].run.checkpoint.is_file()
+        ):
             rows[one.row] = one
     return list(rows.values())

@@ -18,14 +18,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from smi.data.places import announce, cache_home
+from smi.files import cache_home
+from smi.terminal import announce
 from smi.views.draws import Parameters
 from smi.views.policies import Triple
 
 SOURCE = Path(__file__).with_name("kernel.cpp")
 PATIENCE = 30  # seconds: some 2 are usual, and a run should not wait a minute for its first batch
 # What -ffast-math would allow, but for what changes how the whole process rounds: it would be linked in.
-FREE_MATH = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-ffinite-math-only")
+FREE_MATH = (
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-signed-zeros",
+    "-fassociative-math",
+    "-ffinite-math-only",
+)
 FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-pthread", *FREE_MATH)
 NATIVE = ("-march=native", "-mcpu=native", "")  # the first that the compiler knows
 
@@ -34,9 +41,15 @@ class _Batch(ctypes.Structure):
     """As in kernel.cpp."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("images", "out", "box", "flip", "jitter", "order", "factors")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("images", "out", "box", "flip", "jitter", "order", "factors")
+        ),
         *((name, ctypes.c_void_p) for name in ("gray", "blur", "sigma", "solarize")),
-        *((name, ctypes.c_int64) for name in ("n", "height", "width", "size", "pad", "blur_kernel", "threads")),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("n", "height", "width", "size", "pad", "blur_kernel", "threads")
+        ),
         ("mean", ctypes.c_float * 3),
         ("std", ctypes.c_float * 3),
     )
@@ -102,9 +115,18 @@ def check(p: Parameters, n: int, height: int, width: int) -> None:
         tensor = getattr(p, name)
         shape = (n, 4) if name in ("box", "order", "factors") else (n,)
         if tensor.shape != shape or tensor.dtype != dtype or tensor.device.type != "cpu":
-            raise ValueError(f"{name} must be {dtype} {list(shape)} on the CPU, not {tensor.dtype} {list(tensor.shape)} on {tensor.device}")
+            raise ValueError(
+                f"{name} must be {dtype} {list(shape)} on the CPU, not {tensor.dtype} {list(tensor.shape)} on {tensor.device}"
+            )
     top, left, h, w = p.box.unbind(1)
-    inside = (top >= -p.pad) & (left >= -p.pad) & (h > 0) & (w > 0) & (top + h < height + p.pad + 1e-3) & (left + w < width + p.pad + 1e-3)
+    inside = (
+        (top >= -p.pad)
+        & (left >= -p.pad)
+        & (h > 0)
+        & (w > 0)
+        & (top + h < height + p.pad + 1e-3)
+        & (left + w < width + p.pad + 1e-3)
+    )
     if not inside.all():
         raise ValueError(f"a crop lies outside its image of {height} x {width} pixels")
     if not ((p.order >= 0) & (p.order < 4)).all():
@@ -119,15 +141,26 @@ def check(p: Parameters, n: int, height: int, width: int) -> None:
 def find_kernel() -> Kernel | None:
     """From the cache, or compiled now; None, and a sentence on stderr, where that cannot be."""
     asked = os.environ.get("CXX")
-    compiler = next((path for name in ([asked] if asked else ["c++", "g++", "clang++"]) if (path := shutil.which(name))), None)
+    compiler = next(
+        (
+            path
+            for name in ([asked] if asked else ["c++", "g++", "clang++"])
+            if (path := shutil.which(name))
+        ),
+        None,
+    )
     if compiler is None:
         asked_for = f" (CXX={asked} is not a program)" if asked else ""
-        announce(f"no C++ compiler found{asked_for}: views are made by PyTorch's operations, which is slower on a CPU")
+        announce(
+            f"no C++ compiler found{asked_for}: views are made by PyTorch's operations, which is slower on a CPU"
+        )
         return None
     try:
         return Kernel(_build(compiler))
     except (OSError, subprocess.SubprocessError) as error:
-        announce(f"compiling the views' kernel failed ({_reason(error)}): PyTorch's operations make them, which is slower on a CPU")
+        announce(
+            f"compiling the views' kernel failed ({_reason(error)}): PyTorch's operations make them, which is slower on a CPU"
+        )
         return None
 
 
@@ -151,7 +184,9 @@ def _build(compiler: str) -> Path:
     partial = Path(workshop) / "partial.so"
     try:
         _compile(compiler, partial)
-        partial.replace(library)  # at once, so that a process beside this one sees all of it or nothing
+        partial.replace(
+            library
+        )  # at once, so that a process beside this one sees all of it or nothing
     finally:
         if library.parent == folder:
             shutil.rmtree(workshop)
@@ -171,11 +206,21 @@ def _compile(compiler: str, target: Path) -> None:
 
 def _key(compiler: str) -> str:
     """Also of the processor, for a home folder may be shared by several machines."""
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+    version = subprocess.run(
+        [compiler, "--version"], capture_output=True, text=True, timeout=PATIENCE, check=True
+    ).stdout
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         processor = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     except OSError:
         processor = platform.processor()
-    parts = (SOURCE.read_text(), compiler, version, " ".join((*FLAGS, *NATIVE)), platform.machine(), platform.system(), processor)
+    parts = (
+        SOURCE.read_text(),
+        compiler,
+        version,
+        " ".join((*FLAGS, *NATIVE)),
+        platform.machine(),
+        platform.system(),
+        processor,
+    )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

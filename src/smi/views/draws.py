@@ -12,7 +12,9 @@ from torch import Generator, Tensor
 from smi.views.policies import View
 
 TRIES = 10  # of torchvision, until a crop fits into the image
-PATCH_SHARE = 64 / 85  # of the side of its cell of the jigsaw: neighbours do not touch, so no patch gives away where it was
+PATCH_SHARE = (
+    64 / 85
+)  # of the side of its cell of the jigsaw: neighbours do not touch, so no patch gives away where it was
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 
@@ -27,7 +29,9 @@ class Parameters:
     box: Tensor  # float32 [N, 4]: top, left, height, width, in pixels of the image
     flip: Tensor  # bool [N]
     jitter: Tensor  # bool [N]
-    order: Tensor  # int64 [N, 4]: which of the four operations of the jitter comes first, second, ...
+    order: (
+        Tensor  # int64 [N, 4]: which of the four operations of the jitter comes first, second, ...
+    )
     factors: Tensor  # float32 [N, 4], by operation: brightness, contrast, saturation, hue
     gray: Tensor  # bool [N]
     blur: Tensor  # bool [N]
@@ -75,8 +79,14 @@ def draw_box(view: View, n: int, height: int, width: int, generator: Generator) 
     whole_ratio = min(max(width / height, view.ratio[0]), view.ratio[1])
     h = torch.where(found, h.gather(1, first)[:, 0], min(height, round(width / whole_ratio)))  # [N]
     w = torch.where(found, w.gather(1, first)[:, 0], min(width, round(height * whole_ratio)))
-    top = torch.where(found, (uniform(0, 1, (n,), generator) * (height - h + 1)).floor(), ((height - h) / 2).floor())
-    left = torch.where(found, (uniform(0, 1, (n,), generator) * (width - w + 1)).floor(), ((width - w) / 2).floor())
+    top = torch.where(
+        found,
+        (uniform(0, 1, (n,), generator) * (height - h + 1)).floor(),
+        ((height - h) / 2).floor(),
+    )
+    left = torch.where(
+        found, (uniform(0, 1, (n,), generator) * (width - w + 1)).floor(), ((width - w) / 2).floor()
+    )
     return torch.stack([top - view.pad, left - view.pad, h, w], 1)
 
 
@@ -93,7 +103,9 @@ def patches(box: Tensor, grid: int, generator: Generator) -> list[Tensor]:
 
 
 def draw_factors(view: View, n: int, generator: Generator) -> Tensor:
-    strengths = torch.tensor([view.brightness, view.contrast, view.saturation, view.hue], dtype=torch.float64)
+    strengths = torch.tensor(
+        [view.brightness, view.contrast, view.saturation, view.hue], dtype=torch.float64
+    )
     low, high = (1 - strengths).clamp(min=0), 1 + strengths
     low[HUE], high[HUE] = -view.hue, view.hue
     return (low + (high - low) * torch.rand(n, 4, generator=generator, dtype=torch.float64)).float()

@@ -21,13 +21,22 @@ def make_view(images: Tensor, parameters: Parameters, mean: Triple, std: Triple)
     Which images an operation touches is known on the CPU, so no device is waited for.
     """
     p, device = parameters, images.device
-    x = resized_crop(images, p.box.to(device, non_blocking=True), p.size, p.flip.to(device, non_blocking=True), p.pad)
+    x = resized_crop(
+        images,
+        p.box.to(device, non_blocking=True),
+        p.size,
+        p.flip.to(device, non_blocking=True),
+        p.pad,
+    )
     jitter(x, p)
     rows = p.gray.nonzero()[:, 0].to(device, non_blocking=True)
     x[rows] = gray(x[rows]).expand(-1, 3, -1, -1)
     rows = p.blur.nonzero()[:, 0]
     if len(rows) > 0 and p.blur_kernel > 1:
-        sigma, rows = p.sigma[rows].to(device, non_blocking=True), rows.to(device, non_blocking=True)
+        sigma, rows = (
+            p.sigma[rows].to(device, non_blocking=True),
+            rows.to(device, non_blocking=True),
+        )
         x[rows] = gaussian_blur(x[rows], sigma, p.blur_kernel)
     rows = p.solarize.nonzero()[:, 0].to(device, non_blocking=True)
     x[rows] = solarize(x[rows])
@@ -50,7 +59,9 @@ def resize_matrix(start: Tensor, length: Tensor, pixels: int, size: int, pad: in
     """
     start, length = start[:, None, None], length[:, None, None]  # [N, 1, 1]
     scale = length / size
-    center = start + scale * (torch.arange(size, device=start.device, dtype=start.dtype)[:, None] + 0.5)  # [N, S, 1]
+    center = start + scale * (
+        torch.arange(size, device=start.device, dtype=start.dtype)[:, None] + 0.5
+    )  # [N, S, 1]
     pixel = torch.arange(-pad, pixels + pad, device=start.device, dtype=start.dtype)
     inside = (pixel >= start.floor()) & (pixel < (start + length).ceil())
     weights = (1 - (pixel + 0.5 - center).abs() / scale.clamp(min=1)).clamp_(min=0) * inside
@@ -104,7 +115,9 @@ def shift_hue(x: Tensor, shift: Tensor) -> None:
     low, value = torch.aminmax(x, dim=1)
     chroma = value - low
     safe = torch.where(chroma == 0, 1, chroma)
-    hue = torch.where(value == r, (g - b) / safe, torch.where(value == g, (b - r) / safe + 2, (r - g) / safe + 4))
+    hue = torch.where(
+        value == r, (g - b) / safe, torch.where(value == g, (b - r) / safe + 2, (r - g) / safe + 4)
+    )
     hue = hue + 6 * shift[:, None, None]
     for channel, n in enumerate((5, 3, 1)):
         k = (hue + n).remainder_(6)
@@ -121,7 +134,11 @@ def gaussian_blur(x: Tensor, sigma: Tensor, kernel: int) -> Tensor:
     """Reflected at the edges. A matrix for the columns, and the same for the rows."""
     size = x.shape[-1]
     weights = gaussian_kernel(sigma, kernel)  # [N, kernel]
-    reached = F.pad(torch.arange(size, device=x.device, dtype=x.dtype)[None], (kernel // 2, kernel // 2), mode="reflect")[0].long()
+    reached = F.pad(
+        torch.arange(size, device=x.device, dtype=x.dtype)[None],
+        (kernel // 2, kernel // 2),
+        mode="reflect",
+    )[0].long()
     reached = reached.unfold(0, kernel, 1)  # [S, kernel]: what each pixel looks at
     matrix = x.new_zeros(len(x), size, size)
     matrix.scatter_add_(2, reached.expand(len(x), -1, -1), weights[:, None].expand(-1, size, -1))

@@ -56,7 +56,17 @@ _IMAGENETTE = _twice(View(160, scale=(0.08, 1.0), saturation=0.4, solarize_p=0.2
 _IMAGENET = View(224, scale=(0.08, 1.0), blur_p=1.0)
 # Grey strokes that fill their 8 x 8 pixels: mirrored they would be other signs, and colour says nothing. They move and grow within a
 # frame one pixel wider, seldom so far that a 0 opens into a u, and their ink is paler or darker.
-_DIGITS = View(8, scale=(0.64, 1.0), ratio=(0.85, 1 / 0.85), pad=1, flip_p=0.0, saturation=0.0, hue=0.0, gray_p=0.0, blur_p=0.0)
+_DIGITS = View(
+    8,
+    scale=(0.64, 1.0),
+    ratio=(0.85, 1 / 0.85),
+    pad=1,
+    flip_p=0.0,
+    saturation=0.0,
+    hue=0.0,
+    gray_p=0.0,
+    blur_p=0.0,
+)
 
 RECIPES = {
     "cifar10": Policy("cifar10", _CIFAR, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
@@ -75,7 +85,9 @@ def policy(name: str, *, size: int | None = None) -> Policy:
     recipe, dash, variant = name.partition("-")
     if recipe not in RECIPES or (dash and variant not in VARIANTS):
         suffixes = " or ".join(f"-{variant}" for variant in VARIANTS)
-        raise UserError(f"there is no policy {name!r}: choose one of {', '.join(RECIPES)}, alone or with {suffixes} behind it")
+        raise UserError(
+            f"there is no policy {name!r}: choose one of {', '.join(RECIPES)}, alone or with {suffixes} behind it"
+        )
     if size is not None and size < 1:
         raise UserError(f"views must have 1 pixel or more to a side, not {size}")
     found = RECIPES[recipe]
@@ -86,7 +98,12 @@ def policy(name: str, *, size: int | None = None) -> Policy:
     if size is None:
         return found
     largest = max(view.size for view in found.views)
-    return replace(found, views=tuple(replace(view, size=max(1, round(view.size * size / largest))) for view in found.views))
+    return replace(
+        found,
+        views=tuple(
+            replace(view, size=max(1, round(view.size * size / largest))) for view in found.views
+        ),
+    )
 
 
 def multicrop(recipe: Policy, *, num_local: int = 6) -> Policy:
@@ -97,12 +114,25 @@ def multicrop(recipe: Policy, *, num_local: int = 6) -> Policy:
     lower = max(0.14, recipe.views[0].scale[0])
     large = tuple(replace(view, scale=(lower, 1.0)) for view in recipe.views)
     first = recipe.views[0]
-    small = replace(first, size=round(first.size * 96 / 224), scale=(0.05, lower), blur_p=min(first.blur_p, 0.5), solarize_p=0.0)
+    small = replace(
+        first,
+        size=round(first.size * 96 / 224),
+        scale=(0.05, lower),
+        blur_p=min(first.blur_p, 0.5),
+        solarize_p=0.0,
+    )
     return replace(recipe, name=f"{recipe.name}-multicrop", views=(*large, *[small] * num_local))
 
 
 def jigsaw(recipe: Policy) -> Policy:
     """PIRL's: the first view, and 3 x 3 patches of a crop of six tenths or more, 64 pixels each for the view's 224."""
     first = recipe.views[0]
-    patches = replace(first, size=round(first.size * 64 / 224), scale=(0.6, 1.0), grid=3, blur_p=0.0, solarize_p=0.0)
+    patches = replace(
+        first,
+        size=round(first.size * 64 / 224),
+        scale=(0.6, 1.0),
+        grid=3,
+        blur_p=0.0,
+        solarize_p=0.0,
+    )
     return replace(recipe, name=f"{recipe.name}-jigsaw", views=(first, patches))

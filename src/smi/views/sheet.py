@@ -9,9 +9,9 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from smi.data import load
-from smi.data.batches import derive, permutation
-from smi.data.places import disk_errors
 from smi.errors import UserError
+from smi.files import disk_errors
+from smi.seeds import derive, permutation
 from smi.views.policies import RECIPES, Policy, policy
 from smi.views.views import Views
 
@@ -21,7 +21,9 @@ COLUMNS = 9  # at most about so many views beside an image
 PAPER, INK = (255, 255, 255), (60, 60, 60)
 
 
-def write_sheet(target: str, *, recipe: str | None, out: Path, root: Path | None, seed: int, rows: int) -> None:
+def write_sheet(
+    target: str, *, recipe: str | None, out: Path, root: Path | None, seed: int, rows: int
+) -> None:
     check_out(out)
     if recipe is None and target not in RECIPES:
         raise UserError(
@@ -39,7 +41,9 @@ def write_sheet(target: str, *, recipe: str | None, out: Path, root: Path | None
     save(sheet, out)
     sizes = ", ".join(str(size) for size in dict.fromkeys(view.size for view in views.policy.views))
     draws = "1 draw" if num_draws == 1 else f"{num_draws} draws"
-    print(f"{out}: {len(images)} images of {target}, {draws} of the views of {views.policy.name} ({sizes} px)")
+    print(
+        f"{out}: {len(images)} images of {target}, {draws} of the views of {views.policy.name} ({sizes} px)"
+    )
 
 
 def check_out(out: Path) -> None:
@@ -57,14 +61,19 @@ def draw_sheet(images: Tensor, views: Views, num_draws: int, seed: int) -> Image
     chosen = views.policy
     zoom = -(-SMALLEST // max(view.size for view in chosen.views))
     tile = zoom * max(view.size for view in chosen.views)
-    tiles = [(0, [picture(image, tile) for image in images])]  # where a column begins, and its pictures
+    tiles = [
+        (0, [picture(image, tile) for image in images])
+    ]  # where a column begins, and its pictures
     labels = [(0, "image")]
     x = tile + GROUP_GAP
     for number in range(num_draws):
         made = iter(views(images, torch.Generator().manual_seed(derive(seed, "sheet", number))))
         for i, view in enumerate(chosen.views):
             column = [_uint8(next(made), chosen) for _ in range(view.grid**2)]
-            pictures = [_mosaic([patch[row] for patch in column], view.grid, zoom) for row in range(len(images))]
+            pictures = [
+                _mosaic([patch[row] for patch in column], view.grid, zoom)
+                for row in range(len(images))
+            ]
             tiles.append((x, pictures))
             if len(chosen.views) <= 2:
                 labels.append((x, "patches" if view.grid > 1 else f"view {i + 1}"))
@@ -114,4 +123,6 @@ def picture(image: Tensor, side: int) -> Image.Image:
     """Of uint8 [3, H, H]. Enlarged by a whole number pixels stay squares; else they are interpolated."""
     found = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
     whole = side % found.width == 0
-    return found.resize((side, side), Image.Resampling.NEAREST if whole else Image.Resampling.BICUBIC)
+    return found.resize(
+        (side, side), Image.Resampling.NEAREST if whole else Image.Resampling.BICUBIC
+    )

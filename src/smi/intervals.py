@@ -1,0 +1,22 @@
+"""Student's 95 % intervals of means, and of paired differences."""
+
+import math
+import statistics
+from collections.abc import Sequence
+
+CONFIDENCE = 0.95
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the mean and both ends of its interval."""
+    mean = statistics.fmean(values)
+    half = half_interval(statistics.stdev(values) if len(values) > 1 else math.nan, len(values))
+    return mean, mean - half, mean + half
+
+
+def half_interval(std: float, count: int) -> float:
+    """Return half the width of the interval of a mean of `count` values with this sample std."""
+    from scipy.special import stdtrit  # slow to import
+
+    quantile = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
+    return quantile * std / math.sqrt(count)

@@ -1,0 +1,125 @@
+"""Speak to the user: sentences, progress bars, names and durations. A caller can silence it.
+
+with quietly(True):
+    say("printed on stdout")          # nothing is printed here
+"""
+
+import contextlib
+import difflib
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_silent: ContextVar[bool] = ContextVar("silent", default=False)
+
+
+@contextlib.contextmanager
+def quietly(quiet: bool = True) -> Iterator[None]:
+    """Silence `say`, `announce` and progress bars inside the block; quiet=False changes nothing."""
+    token = _silent.set(quiet or _silent.get())
+    try:
+        yield
+    finally:
+        _silent.reset(token)
+
+
+def is_quiet() -> bool:
+    """Tell whether a caller asked for silence."""
+    return _silent.get()
+
+
+def say(text: str = "") -> None:
+    """Print a result on stdout."""
+    if not _silent.get():
+        print(text, flush=True)
+
+
+def announce(sentence: str) -> None:
+    """Print a warning or a status on stderr."""
+    if not _silent.get():
+        _console().print(sentence, highlight=False, soft_wrap=True, markup=False)
+
+
+def printable(text: str) -> str:
+    """Escape what cannot be printed: file names may hold any bytes."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode()
+        for c in text
+    )
+
+
+def duration(seconds: float) -> str:
+    """Format a duration: 42 s, 7 min, 2.5 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def suggest(name: str, options: Iterable[str], prefix: str = "") -> str:
+    """Return "did you mean X?" for the option closest to `name`, or list all options."""
+    options = list(options)
+    close = difflib.get_close_matches(name, options, 1)
+    if not close:  # the case of letters is a common mistake
+        lowered = {option.lower(): option for option in options}
+        close = [lowered[key] for key in difflib.get_close_matches(name.lower(), lowered, 1)]
+    if close:
+        return f"did you mean {prefix}{close[0]}?"
+    return f"choose one of {', '.join(options)}" if options else "there are none"
+
+
+class Progress:
+    """Show a progress bar on stderr if that is a terminal.
+
+    with Progress("decoding", 4000, "images") as progress:
+        progress.advance(16)
+    """
+
+    def __init__(
+        self, doing: str, total: int | None, unit: Literal["images", "bytes"], done: int = 0
+    ):
+        from rich import progress
+
+        console = _console()
+        if unit == "bytes":
+            counts: tuple[progress.ProgressColumn, ...] = (
+                progress.DownloadColumn(),
+                progress.TransferSpeedColumn(),
+            )
+        else:
+            counts = (progress.MofNCompleteColumn(), progress.TextColumn(unit))
+        self._bar = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            *counts,
+            progress.TimeRemainingColumn(),
+            console=console,
+            disable=_silent.get() or not console.is_terminal,
+            transient=True,
+        )
+        self._task = self._bar.add_task(doing, total=total, completed=done)
+
+    def advance(self, amount: int) -> None:
+        """Count `amount` more units as done."""
+        self._bar.advance(self._task, amount)
+
+    def __enter__(self) -> "Progress":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+
+def _console() -> "Console":
+    from rich.console import Console  # slow to import, and not every command speaks
+
+    return Console(stderr=True)

@@ -1,0 +1,90 @@
+"""The loss of a step, timed alone: for every method the same loss, without its networks."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from smi.comparison.loss_time import loss_seconds, networks
+from smi.config.resolve import resolve
+from smi.data import Batches, load
+from smi.losses import SMILoss, Terms
+from smi.methods import HOMES, Method, Output
+from smi.nn import create_encoder, mlp
+from smi.runs.restore import create, create_views
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Of the encoder's network."""
+    monkeypatch.syspath_prepend(TESTS)
+    from support import homemade
+
+    found, forward = [], homemade.Net.forward
+
+    def counted(self, x):
+        found.append(len(x))
+        return forward(self, x)
+
+    monkeypatch.setattr(homemade.Net, "forward", counted)
+    return found
+
+
+@pytest.mark.parametrize("name", [*HOMES, "support.homemade.Agreement"])
+def test_only_what_is_no_network_is_timed(name, calls):
+    store = load("digits", "pretrain")
+    config = resolve("digits", {"method": name, "encoder": "support.homemade.Net"})
+    method = create(config, len(store))
+    batch = Batches(store, 16, seed=0).batch(0)
+    views = create_views(config, method)(batch.images, batch.generator())
+    calls.clear()  # making an encoder takes a pass too
+    method(views, batch)
+    once, random = len(calls), torch.get_rng_state()
+    seconds = loss_seconds(method, views, batch, repeats=3)
+    assert seconds is not None
+    assert seconds > 0
+    assert len(calls) == 2 * once  # one more step; the others were without
+    assert torch.equal(random, torch.get_rng_state())
+    assert all("forward" not in vars(network) for network in networks(method))
+    assert all(parameter.grad is None for parameter in method.encoder.parameters())
+
+
+class ByModule(Method):
+    def __init__(self, encoder):
+        super().__init__(encoder)
+        self.heads = nn.ModuleList([mlp(encoder.dim, 8, 8)])
+        self.criterion = SMILoss()
+
+    def forward(self, views, batch):
+        h = [self.encoder(x) for x in views]
+        z = [self.heads[0](features) for features in h]
+        return Output(Terms(alignment=self.criterion(*z)), h[0], *z)
+
+
+class Entangled(Method):
+    """A network within another, and called by itself too."""
+
+    def __init__(self, encoder):
+        super().__init__(encoder)
+        self.both = nn.Sequential(encoder, mlp(encoder.dim, 8, 8))
+
+    def forward(self, views, batch):
+        h, z = self.encoder(views[0]), [self.both(x) for x in views]
+        return Output(Terms(alignment=(z[0] - z[1]).square().mean()), h, *z)
+
+
+def test_a_loss_may_be_a_module_and_networks_may_be_in_lists(calls):
+    method = ByModule(create_encoder("support.homemade.Net"))
+    assert list(networks(method)) == [method.encoder, method.heads[0]]
+    calls.clear()
+    assert loss_seconds(method, list(torch.rand(2, 16, 3, 8, 8)), None, repeats=1) > 0
+    assert len(calls) == 2
+
+
+def test_rather_none_than_a_wrong_number(calls):
+    method = Entangled(create_encoder("support.homemade.Net"))
+    assert loss_seconds(method, list(torch.rand(2, 16, 3, 8, 8)), None, repeats=1) is None
+    assert "forward" not in vars(method.encoder)

@@ -1,0 +1,63 @@
+"""Which recipe suits some images and a machine."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from smi.config.choose import choose_recipe
+from smi.config.resolve import resolve
+from smi.errors import UserError
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def folder(path, count, size):
+    path.mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (*reversed(size), 3), dtype=np.uint8)
+    for i in range(count):
+        Image.fromarray(pixels).save(path / f"{i}.png")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("size", "device", "recipe"),
+    [
+        ((12, 20), CPU, "digits"),
+        ((40, 32), CPU, "cifar10-small"),
+        ((40, 32), CUDA, "cifar10"),
+        ((300, 200), CPU, "imagenette-small"),
+        ((300, 200), CUDA, "imagenette"),
+    ],
+)
+def test_by_size_and_device(size, device, recipe, tmp_path):
+    source = folder(tmp_path / "photos", 40, size)
+    choice = choose_recipe(source, None, device)
+    assert choice.recipe == recipe
+    assert recipe in choice.sentence
+    assert "40 images" in choice.sentence
+    config = resolve(choice.recipe, {**choice.settings, "data": source})
+    assert config.batch_size <= 40
+    assert config.data.images is None
+
+
+def test_few_images_are_seen_often_in_small_batches(tmp_path):
+    few = choose_recipe(folder(tmp_path / "few", 64, (30, 30)), None, CPU).settings
+    more = choose_recipe(folder(tmp_path / "more", 600, (30, 30)), None, CPU).settings
+    assert few["batch_size"] < more["batch_size"]
+    assert few["epochs"] > more["epochs"]
+
+
+def test_a_named_set():
+    choice = choose_recipe("digits", None, CPU)
+    assert choice.recipe == "digits"
+    assert "1,614 images of 8 px on a CPU" in choice.sentence
+
+
+def test_too_few_or_none(tmp_path):
+    with pytest.raises(UserError, match="needs 16 or more"):
+        choose_recipe(folder(tmp_path / "three", 3, (30, 30)), None, CPU)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "a.jpg").write_bytes(b"no picture")
+    with pytest.raises(UserError, match="can be read as an image"):
+        choose_recipe(str(tmp_path / "broken"), None, CPU)

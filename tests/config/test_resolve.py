@@ -1,0 +1,184 @@
+"""Recipes, and what is asked on top of them."""
+
+import pytest
+import yaml
+
+from smi.config.resolve import resolve
+from smi.config.schema import RECIPES, differences, plain
+from smi.errors import UserError
+from smi.methods import HOMES, find_method, settings_of
+from smi.views import policy
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("method", HOMES)
+def test_every_recipe_takes_every_method(recipe, method):
+    config = resolve(recipe, {"method": method})
+    assert config.method["name"] == method
+    assert set(config.method) == {"name", *settings_of(find_method(method))} - {"num_images"}
+    assert policy(config.views.policy, size=config.views.size).views[0].size == config.views.size
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_resolved_configuration_resolves_to_itself(recipe, tmp_path):
+    config = resolve(recipe, {"seed": 7, "method.redundancy_weight": 0.25})
+    file = tmp_path / "config.yaml"
+    file.write_text(config.text())
+    assert resolve(file) == config
+    assert yaml.safe_load(config.text()) == plain(config)
+
+
+def test_the_papers_recipes():
+    cifar, imagenet = resolve("cifar10"), resolve("imagenet")
+    assert cifar.method["redundancy_weight"] == imagenet.method["redundancy_weight"] == 0.01
+    assert cifar.method["widths"] == (4096,) * 3
+    assert imagenet.method["widths"] == (8192,) * 3
+    assert (
+        cifar.epochs,
+        cifar.batch_size,
+        cifar.optimizer.name,
+        cifar.optimizer.lr,
+        cifar.optimizer.weight_decay,
+    ) == (
+        300,
+        256,
+        "AdamW",
+        1e-3,
+        1e-4,
+    )
+    assert (
+        imagenet.batch_size,
+        imagenet.optimizer.name,
+        imagenet.optimizer.lr,
+        imagenet.optimizer.lr_vectors,
+    ) == (
+        2048,
+        "LARS",
+        0.2,
+        0.0048,
+    )
+    assert (
+        imagenet.optimizer.weight_decay,
+        imagenet.optimizer.warmup_epochs,
+        imagenet.optimizer.final_lr,
+    ) == (1e-6, 10, 0.001)
+    assert cifar.encoder == {"name": "resnet50", "stem": "cifar"}
+    assert resolve("imagenette").views.size == 160
+
+
+def test_another_method_starts_from_its_own_defaults(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        resolve("digits", {"method.redundancy_weight": 0.77, "method.widths": [8, 8]}).text()
+    )
+    switched = resolve(file, {"method": "BarlowTwins"})
+    assert switched == resolve("digits", {"method": "BarlowTwins"})
+    assert switched.method["redundancy_weight"] != 0.77
+    assert (
+        resolve(file, {"method": "smi"}).method["redundancy_weight"] == 0.77
+    )  # the same method, however it is spelt
+    assert resolve(file, {"encoder": "resnet18"}).encoder == {"name": "resnet18"}
+
+
+def test_text_becomes_what_the_setting_is():
+    config = resolve(
+        "digits",
+        {
+            "optimizer.lr": "1e-3",
+            "epochs": "3",
+            "method.widths": "[8, 16]",
+            "optimizer.schedule": "null",
+        },
+    )
+    assert (
+        config.optimizer.lr,
+        config.epochs,
+        config.method["widths"],
+        config.optimizer.schedule,
+    ) == (1e-3, 3, (8, 16), None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"optimizer.lrr": 1}, "optimizer.lrr is not a setting: did you mean optimizer.lr?"),
+        ({"epoch": 1}, "epoch is not a setting: did you mean epochs?"),
+        ({"method.redundancy_wieght": 1}, "did you mean method.redundancy_weight?"),
+        ({"method": "BarlowTwin"}, "did you mean BarlowTwins?"),
+        ({"epochs": "many"}, "epochs must be a whole number, not 'many'"),
+        ({"epochs": 1.5}, "epochs must be a whole number"),
+        ({"epochs": 0}, "epochs must be above 0"),
+        ({"epochs": True}, "epochs must be a whole number"),
+        ({"optimizer.lr": "fast"}, "optimizer.lr must be a number"),
+        ({"optimizer.lr": "nan"}, "optimizer.lr must be a number"),
+        ({"optimizer": "Adam"}, "optimizer.name must be one of AdamW, LARS, SGD"),
+        ({"optimizer.scale_lr": "maybe"}, "optimizer.scale_lr must be true or false"),
+        ({"method.widths": ["a"]}, "method.widths must be a whole number"),
+        ({"views.size": -1}, "views.size must be above 0"),
+        ({"epochs.more": 1}, "epochs has none below it"),
+        ({"data.validation": 1.0}, "data.validation"),
+        ({"log": 3}, "log must have settings below it"),
+        ({"views.policy": "digits-multicrop"}, "views.policy must be one of"),
+        ({"encoder.image_size": 8}, "views.size is what the encoder is given"),
+        ({"methods.SMI.redundncy_weight": 3}, "did you mean methods.SMI.redundancy_weight?"),
+        ({"method.widths": []}, "method.widths must have a value"),
+        ({"method.widths": "[8,"}, "method.widths cannot be read"),
+        ({"optimizer.final_lr": -1}, "optimizer.final_lr must be 0 or more"),
+        ({"method": "SwAV", "method.crops": -1}, "method.crops must be 0 or more"),
+    ],
+)
+def test_mistakes_are_sentences(asked, sentence):
+    with pytest.raises(UserError) as error:
+        resolve("digits", asked)
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_recipe_that_is_not_there(tmp_path):
+    with pytest.raises(UserError, match="did you mean cifar10"):
+        resolve("cifar1")
+    with pytest.raises(UserError, match="there is no file"):
+        resolve(tmp_path / "none.yaml")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("a: [1,")
+    with pytest.raises(UserError, match="is not YAML"):
+        resolve(broken)
+
+
+def test_what_the_recipe_says_of_a_method_can_be_set_too():
+    assert (
+        resolve("digits", {"methods.SMI.redundancy_weight": "3"}).method["redundancy_weight"] == 3
+    )
+    assert (
+        resolve(
+            "digits", {"methods.BarlowTwins.redundancy_weight": 3, "method": "BarlowTwins"}
+        ).method["redundancy_weight"]
+        == 3
+    )
+
+
+@pytest.mark.parametrize("source", ["2024-01-01", "010", "a #b", "no", "@photos", "null", "1e3"])
+def test_text_stays_text(source):
+    assert resolve("digits", {"data": source}).data.source == source
+
+
+def test_arguments_of_an_encoder_are_guessed():
+    encoder = resolve(
+        "digits",
+        {
+            "encoder": "a.B",
+            "encoder.drop": "1e-3",
+            "encoder.deep": "true",
+            "encoder.widths": "[1, 2]",
+        },
+    ).encoder
+    assert encoder == {"name": "a.B", "drop": 1e-3, "deep": True, "widths": [1, 2]}
+
+
+def test_differences_are_named():
+    old, new = plain(resolve("digits")), plain(resolve("digits", {"optimizer.lr": 0.5, "seed": 3}))
+    assert differences(old, new) == [
+        "optimizer.lr: 0.001 there, 0.5 asked",
+        "seed: 0 there, 3 asked",
+    ]
+    assert differences(old, old) == []

@@ -1,0 +1,133 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from smi.cli import main
+from smi.data.catalogue import describe_folder
+from support.pictures import Draw, enormous
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["smi", "data", *arguments])
+    try:
+        main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+@pytest.fixture
+def messy(tmp_path: Path, draw: Draw) -> Path:
+    root = tmp_path / "messy"
+    for i in range(4):
+        draw(root / "train" / "cat" / f"{i}.jpg", i)
+        draw(root / "train" / "dog" / f"{i}.png", 10 + i, size=(40, 60))
+    draw(root / "val" / "dog" / "x.png", 20)
+    (root / "val" / "dog" / "same.png").write_bytes((root / "train" / "dog" / "0.png").read_bytes())
+    (root / "val" / "cat").mkdir()
+    (root / "val" / "cat" / "again.jpg").write_bytes(
+        (root / "train" / "cat" / "0.jpg").read_bytes()
+    )
+    draw(root / "train" / "cat" / "really.png", 30, format="JPEG")
+    (root / "train" / "cat" / "empty.jpg").touch()
+    (root / "train" / "cat" / "text.jpg").write_text("hello")
+    (root / "train" / "dog" / "cut.png").write_bytes(
+        (root / "train" / "dog" / "1.png").read_bytes()[:70]
+    )
+    enormous(root / "train" / "dog" / "enormous.png")
+    (root / "notes.txt").touch()
+    draw(root / "spare" / "y.png", 40)
+    return root
+
+
+def test_a_messy_folder(messy: Path) -> None:
+    found = describe_folder(messy)
+    assert found.num_files == 16
+    assert found.splits == {"train": 13, "val": 3}
+    assert found.classes == {"cat": 8, "dog": 8}
+    assert found.formats == {"JPEG": 6, "PNG": 6}
+    assert found.sides == (16, 16, 40)
+    assert [bad.path for bad in found.unreadable] == [
+        f"train/{name}"
+        for name in ("cat/empty.jpg", "cat/text.jpg", "dog/cut.png", "dog/enormous.png")
+    ]
+    assert "200 megapixels" in found.unreadable[-1].reason
+    assert [(bad.path, bad.reason) for bad in found.misnamed] == [
+        ("train/cat/really.png", "is JPEG")
+    ]
+    assert found.duplicates == [
+        ["train/cat/0.jpg", "val/cat/again.jpg"],
+        ["train/dog/0.png", "val/dog/same.png"],
+    ]
+    assert found.across_splits == 2
+    assert found.ignored == ["notes.txt"]
+    assert found.unused == 1
+    assert found.pretraining_images == 9
+    assert found.cached
+
+
+def test_the_text_says_it_all(
+    messy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, str(messy)) == 0
+    text = capsys.readouterr().out
+    assert "train/cat/empty.jpg: empty file" in text
+    assert "train/cat/really.png is JPEG" in text
+    assert "2 files repeat another; 2 images are in train and in val" in text
+    assert "Pretraining would use 9 images at 256 px, decoded once" in text
+
+
+def test_json_is_the_same_in_full(
+    messy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, str(messy), "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["pretraining_images"] == 9
+    assert len(document["unreadable"]) == 4
+
+
+def test_an_unlabelled_folder(
+    tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw(tmp_path / "flat" / "a.png")
+    assert run(monkeypatch, str(tmp_path / "flat")) == 0
+    text = capsys.readouterr().out
+    assert "splits      train 1\n" in text
+    assert "everything but accuracy works" in text
+
+
+def test_digits(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "digits", "--json") == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert sum(summary["splits"].values()) == 1797
+    assert run(monkeypatch, "digits") == 0
+    assert "nothing to download" in capsys.readouterr().out
+
+
+def test_a_mistake_is_one_line_and_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "cifr10") == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "smi: there is no set or folder 'cifr10': did you mean cifar10?\n"
+
+
+def test_a_script_without_a_guard_may_load(tmp_path: Path, draw: Draw) -> None:
+    """Worker processes that import the user's script again would start workers of their own."""
+    draw(tmp_path / "set" / "a.png")
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import sys\nsys.path = {sys.path!r} + sys.path\nfrom smi.data import load\nprint(load({str(tmp_path / 'set')!r})[:].shape)\n"
+    )
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    assert ran.stdout == "torch.Size([1, 3, 256, 256])\n"
+
+
+def test_neither_help_nor_describing_needs_torch() -> None:
+    program = "import sys; import smi.cli, smi.data.catalogue, smi.data.decoder; sys.exit('torch' in sys.modules)"
+    paths = {"PYTHONPATH": ":".join(sys.path)}
+    assert subprocess.run([sys.executable, "-c", program], env=paths, check=False).returncode == 0

@@ -1,0 +1,352 @@
+"""`smi evaluate` through its real entry points, on a network of a few hundred weights."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+import smi
+from smi.cli import main
+from smi.data import load
+from smi.errors import UserError
+from smi.evaluation import extract_labelled, knn_accuracy
+from smi.evaluation.evaluate import PROTOCOLS, evaluate, print_results, stored
+from smi.evaluation.results import read_all
+from smi.runs.checkpoint import save_encoder
+
+TESTS = Path(__file__).parents[1]
+SMI = str(Path(sys.executable).with_name("smi"))
+TINY = {
+    "encoder": "support.homemade.Net",
+    "batch_size": 64,
+    "epochs": 1,
+    "settings": {"method.widths": "[16, 16]", "log.probe_images": 200},
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_our_modules(monkeypatch):
+    monkeypatch.syspath_prepend(TESTS)
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Two runs of one network, SMI's and Barlow Twins'."""
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(TESTS)
+        return [
+            smi.pretrain("digits", out=folder / method, method=method, **TINY).folder
+            for method in ("SMI", "BarlowTwins")
+        ]
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """A copy, without results."""
+    return copy_of(trained[0], tmp_path / "run")
+
+
+def copy_of(folder, target):
+    target.mkdir()
+    (target / "checkpoints").mkdir()
+    for name in (
+        "config.yaml",
+        "run.json",
+        "metrics.jsonl",
+        "encoder.safetensors",
+        "checkpoints/last.pt",
+    ):
+        (target / name).write_bytes((folder / name).read_bytes())
+    return target
+
+
+def command(*words, **more):
+    return subprocess.run(
+        [SMI, "evaluate", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        **more,
+    )
+
+
+def write_folder(folder, classes, count, side=12, seed=0):
+    """Folders of noisy images, each class around a colour of its own."""
+    rng = np.random.default_rng(seed)
+    for number, name in enumerate(classes):
+        (folder / name).mkdir(parents=True)
+        for i in range(count):
+            noise = rng.normal(60 + 40 * (number % 4), 30, (side, side, 3))
+            noise[..., 1] += 30 * number
+            Image.fromarray(noise.clip(0, 255).astype(np.uint8)).save(folder / name / f"{i}.png")
+    return folder
+
+
+def test_the_command_writes_results_and_prints_their_table(run, smi_here):
+    done = command(run, "--floors")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split("  ")[0] for line in done.stdout.splitlines()[2:5]]
+    assert rows == [
+        f"{run}, epoch 1",
+        "untrained support.homemade.Net, seed 0",
+        "raw pixels, 8 × 8",
+    ]
+    for word in (
+        "kNN",
+        "linear-cached",
+        "linear-cached top-5",
+        "1 label",
+        "10 labels",
+        "vote of the 20 nearest of 1,614",
+    ):
+        assert word in done.stdout
+    results = read_all(run)
+    assert len(results) == 9
+    for result in results:
+        assert result.protocol["data"] == "digits"
+        assert result.protocol["train"]["images"] == 1614
+        assert result.protocol["test"] == {
+            "split": "val",
+            "images": 183,
+            "which": result.protocol["test"]["which"],
+        }
+        assert result.made["date"]
+    ours = next(r for r in results if r.subject == "encoder" and r.protocol["name"] == "knn")
+    assert ours.encoder["method"] == "SMI"
+    assert ours.encoder["epoch"] == 1
+    assert ours.protocol["k"] == 20
+    again = smi_here("evaluate", run, "--show")
+    assert again.returncode == 0, again.stderr
+    assert f"{ours.scores[0].value:.1%}" in again.stdout
+    assert "raw pixels" not in again.stdout
+    assert "raw pixels" in smi_here("evaluate", run, "--show", "--floors").stdout
+
+
+def test_numbers_are_those_of_the_parts(run):
+    """Nearest neighbours as smi.evaluate has them, and scikit-learn's logistic regression on the same features, as strong as was chosen."""
+    (_, (knn, linear)) = evaluate([run], protocols=["knn", "linear-cached"])[0]
+    encoder = smi.load(run)
+    stores = load("digits", "train"), load("digits", "val")
+    (h, y), (test_h, test_y) = (
+        extract_labelled(encoder, s, mean=encoder.mean, std=encoder.std, size=8) for s in stores
+    )
+    assert knn.scores[0].value == knn_accuracy(h, y, test_h, test_y).top1
+    scaler = StandardScaler().fit(h.numpy())
+    theirs = LogisticRegression(C=1 / (linear.details["l2"] * len(h)), max_iter=5000, tol=1e-6).fit(
+        scaler.transform(h.numpy()), y.numpy()
+    )
+    assert linear.scores[0].value == pytest.approx(
+        theirs.score(scaler.transform(test_h.numpy()), test_y.numpy()), abs=1.5 / 183
+    )
+
+
+def test_the_slow_protocols(run, monkeypatch):
+    monkeypatch.setattr("smi.evaluation.finetune.FEWEST_STEPS", 5)
+    rows = evaluate([run], protocols=["linear", "finetune"], epochs=2, floors=True)
+    assert [len(results) for _, results in rows] == [2, 2, 1]  # pixels have nothing to tune
+    linear, finetune = rows[0][1]
+    assert [epoch["epoch"] for epoch in linear.details["curves"]] == [1, 2]
+    assert linear.scores[0].value == pytest.approx(
+        linear.details["curves"][-1]["test_top1"], abs=1e-6
+    )
+    assert linear.protocol["epoch reported"] == "last"
+    assert linear.protocol["epochs"] == 2
+    assert [score.name for score in finetune.scores] == [
+        "1% of labels",
+        "10% of labels",
+        "100% of labels",
+    ]
+    assert [finetune.details[share]["labels"] for share in ("1%", "10%", "100%")] == [20, 162, 1614]
+
+
+def test_what_is_known_is_not_computed_again_until_the_weights_change(run, monkeypatch):
+    first = evaluate([run], protocols=["knn"])
+    asked = []
+    rule, answer = PROTOCOLS["knn"]
+    monkeypatch.setitem(PROTOCOLS, "knn", (rule, lambda what: asked.append(what) or answer(what)))
+    assert evaluate([run], protocols=["knn"]) == first
+    assert not asked
+    assert evaluate([run], protocols=["knn"], images=500)[0][1][0].stamp != first[0][1][0].stamp
+    assert len(asked) == 1
+    state = torch.load(run / "checkpoints" / "last.pt", weights_only=True)
+    for name, weights in state["method"].items():
+        if name.startswith("encoder.") and weights.ndim > 1:
+            weights.mul_(-1)
+    torch.save(state, run / "checkpoints" / "last.pt")
+    evaluate([run], protocols=["knn"])
+    assert len(asked) == 2
+    (old, new) = stored(
+        [run], protocols=["knn"], data="digits"
+    )  # both are kept, and stand in rows of their own
+    assert len(old[1]) + len(new[1]) == 3
+
+
+def test_two_runs_side_by_side(trained, tmp_path, capsys, monkeypatch):
+    runs = [copy_of(folder, tmp_path / folder.name) for folder in trained]
+    seconds = iter(range(100))
+    monkeypatch.setattr(
+        "smi.evaluation.evaluate.time.perf_counter", lambda: next(seconds) ** 2
+    )  # no two take as long
+    rows = evaluate(runs, protocols=["knn"], floors=True)
+    assert len(rows) == 4  # the untrained encoder and the pixels are the same for both
+    assert len({result.stamp for _, results in rows for result in results}) == 1
+    print_results(rows)
+    assert "not comparable" not in capsys.readouterr().out
+    evaluate(runs[:1], protocols=["knn"], images=400)
+    print_results(stored(runs, protocols=["knn"]))
+    assert "not comparable: knn (a) and knn (b)" in capsys.readouterr().out
+
+
+def test_json_and_a_file_of_an_encoder(run, tmp_path):
+    file = tmp_path / "mine.safetensors"
+    file.write_bytes((run / "encoder.safetensors").read_bytes())
+    done = command(file, "--protocol", "knn", "--json")
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)
+    assert found["encoder"]["method"] == "SMI"
+    assert (tmp_path / "mine-results" / "eval").is_dir()
+    assert (
+        found["scores"][0]["value"] == evaluate([run], protocols=["knn"])[0][1][0].scores[0].value
+    )
+
+
+def test_another_set_than_the_one_pretrained_on(run, tmp_path, capsys):
+    data = write_folder(tmp_path / "photos" / "train", ["ant", "bee", "cow"], 12)
+    write_folder(tmp_path / "photos" / "val", ["ant", "bee", "cow"], 5, seed=1)
+    rows = evaluate([run], data=data.parent, protocols=["knn", "fewshot"])
+    (_, (knn, few)) = rows[0]
+    print_results(rows)
+    assert knn.protocol["data"] == "photos/"
+    assert knn.protocol["classes"] == 3
+    assert knn.scores[0].value > 0.5
+    assert [score.name for score in few.scores] == ["1 label", "5 labels", "10 labels"]
+    assert "3 classes: top-5 would say nothing" in capsys.readouterr().out
+
+
+def test_classes_that_differ_are_told(run, tmp_path, capsys):
+    write_folder(tmp_path / "a" / "train", ["ant", "bee", "cow"], 8)
+    write_folder(tmp_path / "a" / "val", ["bee", "cow", "dog"], 4, seed=1)
+    print_results(evaluate([run], data=tmp_path / "a", protocols=["knn", "linear-cached"]))
+    text = capsys.readouterr().out
+    assert "dog: no training images, so 4 of the 12 test images cannot be told right" in text
+    assert "ant: no test images" in text
+    write_folder(tmp_path / "b" / "train", ["ant", "bee"], 4)
+    write_folder(tmp_path / "b" / "val", ["cow", "dog"], 4)
+    with pytest.raises(UserError, match="no class of b/'s training images"):
+        evaluate([run], data=tmp_path / "b")
+
+
+def test_one_class_to_test_on_has_its_label(run, tmp_path, capsys):
+    write_folder(tmp_path / "a" / "train", ["ant", "bee", "cow"], 8)
+    write_folder(tmp_path / "a" / "val", ["bee"], 4, seed=1)
+    print_results(evaluate([run], data=tmp_path / "a", protocols=["knn"]))
+    assert "ant, cow: no test images" in capsys.readouterr().out
+
+
+def test_other_images_under_the_same_names_are_another_protocol(run, tmp_path):
+    """Folders of one name, with as many images of as many classes, and files of the same size."""
+    for place, spread in (("x", 1), ("y", 2)):
+        for split in ("train", "val"):
+            write_folder(tmp_path / place / "photos" / split, ["ant", "bee", "cow"], 6, seed=spread)
+    found = [
+        evaluate([run], data=tmp_path / place / "photos", protocols=["knn"])[0][1][0]
+        for place in ("x", "y")
+    ]
+    assert found[0].protocol["data"] == found[1].protocol["data"]
+    assert found[0].stamp != found[1].stamp
+
+
+def test_stamps_differ_only_where_something_does(run, tmp_path):
+    """A seed that nothing is drawn with changes nothing, and neither does how a folder with a broken file is read."""
+    one, other = (evaluate([run], protocols=["knn", "fewshot"], seed=seed)[0][1] for seed in (0, 1))
+    assert one[0].stamp == other[0].stamp
+    assert one[1].stamp != other[1].stamp
+    data = write_folder(tmp_path / "photos" / "train", ["ant", "bee", "cow"], 12).parent
+    write_folder(data / "val", ["ant", "bee", "cow"], 5, seed=1)
+    (data / "train" / "bee" / "0.png").write_bytes(b"no image")
+    cached = evaluate([run], data=data, protocols=["knn"])[0][1][0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "smi.evaluation.evaluate.load",
+            lambda *words, **more: load(*words, **more, largest_cache=0),
+        )
+        streamed = evaluate([run], data=data, protocols=["knn"])[0][1][0]
+    assert cached == streamed  # found again under its stamp
+    assert "1 files could not be read" in " ".join(cached.notes)
+
+
+def test_few_images_have_an_answer(run, tmp_path):
+    write_folder(tmp_path / "few" / "train", ["ant", "bee"], 1)
+    write_folder(tmp_path / "few" / "val", ["ant", "bee"], 2, seed=1)
+    (_, (knn, linear, few)) = evaluate([run], data=tmp_path / "few")[0]
+    assert knn.protocol["k"] == 2
+    assert linear.protocol["l2 from"] == [1e-3]
+    assert few.protocol["labels of each class"] == [1]
+
+
+def test_all_sources_are_looked_at_before_any_is_evaluated(run, tmp_path):
+    with pytest.raises(UserError, match="there is no run or encoder"):
+        evaluate([run, tmp_path / "typo"], protocols=["knn"])
+    assert not (run / "eval").exists()
+
+
+def test_images_of_another_size_are_told(tmp_path, capsys):
+    """A network for 16 pixels, and digits of 8."""
+    about = {
+        "encoder": {"name": "support.homemade.Net"},
+        "image_size": 16,
+        "mean": [0.5] * 3,
+        "std": [0.25] * 3,
+        "resolution": 16,
+        "about": {},
+    }
+    encoder = smi.nn.create_encoder("support.homemade.Net", image_size=16)
+    save_encoder(tmp_path / "encoder.safetensors", encoder.network.state_dict(), about)
+    print_results(evaluate([tmp_path / "encoder.safetensors"], data="digits", protocols=["knn"]))
+    assert (
+        "images of 8 pixels were made 16, which this encoder was pretrained with"
+        in capsys.readouterr().out
+    )
+    with pytest.raises(UserError, match="does not say what it was pretrained on"):
+        evaluate([tmp_path / "encoder.safetensors"])
+
+
+def test_mistakes_are_sentences(run, tmp_path, monkeypatch, capsys):
+    flat = write_folder(tmp_path / "flat", ["x"], 5) / "x"
+    write_folder(tmp_path / "one" / "train", ["ant", "bee"], 4)
+    write_folder(tmp_path / "one" / "val", ["ant", "bee"], 4)
+    for file in (tmp_path / "one" / "train" / "bee").iterdir():
+        file.unlink()
+    expected = {
+        ("nowhere",): "there is no run or encoder nowhere",
+        (run, "--data", flat): "has no labels",
+        (run, "--data", tmp_path / "one"): "of one class (ant)",
+        (run, "--images", "1"): "of one class",
+        (run, "--data", "cifra10"): "did you mean cifar10",
+        (run, "--protocol", "lineer"): "did you mean linear?",
+        (run, "--images", "5000"): "has 1,614",
+        (run, "--show"): "has no such results yet",
+        (run, "--epochs", "0"): "whole number of 1 or more",
+    }
+    for words, sentence in expected.items():
+        monkeypatch.setattr(sys, "argv", ["smi", "evaluate", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        text = capsys.readouterr().err.splitlines()[-1]
+        assert stop.value.code == 2
+        assert sentence in text, (words, text)

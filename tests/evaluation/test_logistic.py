@@ -1,0 +1,159 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+from smi.errors import UserError
+from smi.evaluation import choose_l2, fit_linear, linear_accuracy
+from smi.evaluation.accuracy import top_k
+from smi.evaluation.logistic import GRID, split
+
+
+@pytest.mark.parametrize("l2", [1e-1, 1e-3])
+@pytest.mark.parametrize("classes", [2, 5])
+def test_equals_scikit_learn(clusters, l2, classes):
+    features, labels = clusters(300, 12, classes, spread=2.0)
+    features = (features * torch.logspace(-3, 3, 12) + 7).double()
+    ours = fit_linear(features, labels, l2=l2, tolerance=1e-9)
+    assert ours.converged
+    standardised = StandardScaler().fit_transform(features.numpy())
+    # Of two classes scikit-learn has one row of weights, where ours are half of it and its negative: a penalty half as large.
+    strength = l2 if classes > 2 else l2 / 2
+    theirs = LogisticRegression(C=1 / (strength * len(features)), tol=1e-9, max_iter=5000).fit(
+        standardised, labels.numpy()
+    )
+    np.testing.assert_allclose(
+        torch.softmax(ours.scores(features), 1).numpy(),
+        theirs.predict_proba(standardised),
+        atol=1e-6,
+    )
+    if classes > 2:
+        np.testing.assert_allclose(ours.weight.numpy(), theirs.coef_, atol=1e-6)
+        np.testing.assert_allclose(
+            ours.bias.numpy(), theirs.intercept_ - theirs.intercept_.mean(), atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("l2", GRID)
+def test_stops_where_the_gradient_is_nothing(clusters, l2, dtype):
+    """By autograd on the objective as it is written."""
+    features, labels = clusters(400, 20, 6, spread=3.0)
+    fitted = fit_linear(features.to(dtype), labels, l2=l2)
+    assert fitted.converged
+    assert fitted.gradient <= 3e-5
+    x = (features.double() - features.double().mean(0)) / features.double().std(0, unbiased=False)
+    weight, bias = fitted.weight.double().requires_grad_(), fitted.bias.double().requires_grad_()
+    loss = (
+        torch.nn.functional.cross_entropy(x @ weight.T + bias, labels)
+        + l2 / 2 * weight.square().sum()
+    )
+    for gradient in torch.autograd.grad(loss, (weight, bias)):
+        assert gradient.abs().max() < 4e-5
+
+
+def test_features_of_unlike_variance_take_few_iterations(clusters):
+    """Directions whose variances differ by ten thousand: without the covariance this takes hundreds."""
+    features, labels = clusters(600, 40, 5, spread=3.0)
+    mixed = (features * torch.logspace(0, -2, 40)) @ torch.linalg.qr(torch.randn(40, 40)).Q
+    fitted = fit_linear(mixed, labels, l2=1e-4)
+    assert fitted.converged
+    assert fitted.iterations < 60
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    n=st.integers(1, 40),
+    f=st.integers(1, 60),
+    classes=st.integers(1, 8),
+    l2=st.sampled_from([1e-6, 1e-3, 1.0, 100.0]),
+    scale=st.sampled_from([1e-6, 1.0, 1e6]),
+    seed=st.integers(0, 99),
+)
+def test_any_shape_is_finite_and_the_same_twice(n, f, classes, l2, scale, seed):
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(n, f, generator=generator) * scale
+    labels = torch.randint(classes, (n,), generator=generator)
+    first, second = (fit_linear(features, labels, l2=l2, num_classes=classes) for _ in range(2))
+    assert first.converged
+    assert first.weight.shape == (classes, f)
+    assert first.scores(features).isfinite().all()
+    assert torch.equal(first.weight, second.weight)
+
+
+def test_constant_coordinates_and_repeated_ones(clusters):
+    features, labels = clusters(200, 6, 3)
+    plain = fit_linear(features, labels, l2=1e-2)
+    with_constant = fit_linear(
+        torch.cat([features, torch.full((200, 2), 1234.567)], 1), labels, l2=1e-2
+    )
+    assert torch.equal(with_constant.weight[:, -2:], torch.zeros(3, 2))
+    torch.testing.assert_close(with_constant.weight[:, :-2], plain.weight, rtol=1e-2, atol=1e-3)
+    assert fit_linear(torch.cat([features, features], 1), labels, l2=1e-2).converged
+
+
+def test_separable_classes_have_an_answer(clusters):
+    features, labels = clusters(100, 8, 3, spread=1e-3)
+    fitted = fit_linear(features, labels, l2=1e-6)
+    assert fitted.converged
+    assert (fitted.predict(features) == labels).all()
+
+
+def test_the_strength_is_chosen_on_training_rows_alone(clusters):
+    (features, labels), (test, truth) = (
+        clusters(300, 60, 3, spread=4.0),
+        clusters(200, 60, 3, spread=4.0, seed=1),
+    )
+    result = linear_accuracy(features, labels, test, truth)
+    assert [strength for strength, _ in result.validation] == list(GRID)
+    assert result.validation == choose_l2(features, labels)
+    assert result.validation == linear_accuracy(features, labels, test[:5], truth[:5]).validation
+    assert (
+        max(accuracy for _, accuracy in result.validation) - dict(result.validation)[result.l2]
+        <= 0.5 * (0.25 / 60) ** 0.5
+    )
+    assert result.top1 == (result.classifier.predict(test) == truth).double().mean().item()
+    assert result.top5 is None
+    assert "300 training images" in result.protocol
+    given = linear_accuracy(features, labels, test, truth, grid=[1e-2])
+    assert given.l2 == 1e-2
+    assert "l2 = 0.01," in given.protocol
+
+
+def test_the_split_has_all_classes_in_both_parts(clusters):
+    _, labels = clusters(200, 4, 7)
+    kept, held_out = split(labels, seed=3)
+    assert sorted([*kept.tolist(), *held_out.tolist()]) == list(range(200))
+    assert len(held_out) == 40
+    counts = torch.bincount(labels[held_out], minlength=7) - torch.bincount(labels) / 5
+    assert counts.abs().max() <= 1
+    assert torch.equal(split(labels, seed=3)[0], kept)
+    assert not torch.equal(split(labels, seed=4)[0], kept)
+
+
+def test_top_k_counts(on_mps):
+    scores = torch.tensor([[6.0, 5, 4, 3, 2, 1], [1, 2, 3, 4, 5, 6], [0, 0, 0, 0, 0, 0]])
+    assert top_k(scores, torch.tensor([0, 5, 0])) == (1.0, 1.0)
+    assert top_k(scores, torch.tensor([4, 0, 5])) == (0.0, pytest.approx(1 / 3))
+    assert top_k(scores[:, :5], torch.tensor([0, 0, 0])) == (pytest.approx(2 / 3), None)
+    assert top_k(on_mps(scores), torch.tensor([4, 0, 5])) == (0.0, pytest.approx(1 / 3))
+
+
+def test_mistakes_are_sentences(clusters):
+    features, labels = clusters(30)
+    for l2 in (0.0, -1.0, float("nan")):
+        with pytest.raises(UserError, match="must be positive"):
+            fit_linear(features, labels, l2=l2)
+    with pytest.raises(UserError, match="not finite"):
+        fit_linear(features.log(), labels, l2=1.0)
+    with pytest.raises(UserError, match="coordinates"):
+        linear_accuracy(features, labels, features[:, :3], labels)
+    with pytest.raises(UserError, match="too few"):
+        choose_l2(features[:2], labels[:2])
+    with pytest.raises(UserError, match="one strength"):
+        choose_l2(features, labels, grid=())
+    with pytest.raises(ValueError, match="int64"):
+        fit_linear(features, labels[:3], l2=1.0)

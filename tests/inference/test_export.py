@@ -1,0 +1,541 @@
+"""Exports, each loaded again by the library it is for."""
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import timm
+import torch
+import torchvision
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+import smi
+from smi.cli import main
+from smi.errors import UserError
+from smi.inference import export as exporting
+from smi.inference.export import export
+from smi.nn import create_encoder
+from smi.nn.encoders import NARROW
+from smi.runs.checkpoint import save_encoder
+
+TESTS = Path(__file__).parents[1]
+SMI = Path(sys.executable).with_name("smi")
+CLOSE = 1e-5
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_our_modules(monkeypatch):
+    monkeypatch.syspath_prepend(TESTS)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "a"
+    smi.pretrain(
+        "digits",
+        out=out,
+        epochs=1,
+        batch_size=128,
+        settings={"log.probe_images": 200, "method.widths": [16, 16]},
+    )
+    return out
+
+
+def encoder_file(
+    folder: Path,
+    name: str,
+    image_size: int,
+    *,
+    resolution: int | None = None,
+    data: str = "digits",
+    **settings,
+) -> Path:
+    """As a run leaves it, with weights and statistics as no network begins with."""
+    encoder = create_encoder(name, image_size=image_size, **settings)
+    with torch.no_grad():
+        for weights in encoder.parameters():
+            weights.add_(0.02 * torch.randn_like(weights))
+        for _ in range(3):
+            encoder(torch.randn(8, 3, image_size, image_size))
+    about = {
+        "encoder": {"name": name, **settings},
+        "image_size": image_size,
+        "resolution": resolution,
+        "mean": (0.5, 0.4, 0.3),
+        "std": (0.2, 0.25, 0.3),
+        "about": {"method": "SMI", "data": data, "epoch": 3},
+    }
+    save_encoder(folder / "encoder.safetensors", encoder.network.state_dict(), about)
+    return folder / "encoder.safetensors"
+
+
+def features(source: Path, x: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        return smi.load(source)(x)
+
+
+def assert_same(model: torch.nn.Module, source: Path, size: int) -> None:
+    x = torch.randn(5, 3, size, size)
+    expected = features(source, x)
+    with torch.inference_mode():
+        found = model.eval()(x)
+    assert expected.std() > 0.01  # features that say something
+    torch.testing.assert_close(found, expected, rtol=0, atol=CLOSE)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def replace_stem(model: torch.nn.Module, width: int, stride: int) -> torch.nn.Module:
+    model.conv1 = torch.nn.Conv2d(3, width, 3, stride=stride, padding=1, bias=False)
+    model.maxpool = torch.nn.Identity()
+    return model
+
+
+# --------------------------------------------------------------------------------------------------------------------- the command
+
+
+def test_the_command_exports_a_run_and_says_how_it_went(finished):
+    arguments = [str(SMI), "export", str(finished), "--to", "timm"]
+    result = subprocess.run(
+        arguments,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    out = finished / "export" / "timm"
+    written, dim, how, difference = result.stdout.splitlines()
+    assert written.startswith(f"{out}: model.safetensors (")
+    assert dim == "256 features of images of 8 × 8 pixels"
+    assert "timm has no cifar stem" in how
+    assert str(out / "load.py") in how
+    assert difference == "largest difference 0 on 16 images of digits"
+    assert {path.name for path in out.iterdir()} == {
+        "model.safetensors",
+        "preprocessing.json",
+        "load.py",
+    }
+    assert [path.name for path in out.parent.iterdir()] == ["timm"]
+    about = json.loads((out / "preprocessing.json").read_text())
+    assert about["input_size"] == [3, 8, 8]
+    assert about["num_features"] == 256
+    assert about["encoder"] == {"name": "resnet-small", "stem": "cifar"}
+    assert about["origin"]["method"] == "SMI"
+    assert about["origin"]["data"] == "digits"
+    assert about["origin"]["epoch"] == 1.0
+    mean, std = smi.Run(finished).normalization
+    assert (tuple(about["mean"]), tuple(about["std"])) == (mean, std)
+    again = smi.load(out)
+    assert again.digest() == smi.load(finished).digest()
+    assert (again.mean, again.std, again.image_size, again.about["epoch"]) == (mean, std, 8, 1.0)
+
+
+def test_a_mistake_is_one_sentence(finished, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["smi", "export", str(finished), "--to", "tim"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.err == "smi: there is no format 'tim': did you mean timm?\n"
+    assert captured.out == ""
+
+
+# ---------------------------------------------------------------------------------------------------------------------------- timm
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "settings"),
+    [
+        ("resnet18", 64, {"stem": "standard", "layers": [1, 1, 1, 1]}),
+        ("resnet-small", 72, {}),
+        ("vit_tiny_patch16_224", 32, {"depth": 2}),
+    ],
+)
+def test_timm_makes_it_alone(tmp_path, capsys, name, size, settings):
+    source = encoder_file(tmp_path, name, size, **settings)
+    out = export(source, to="timm")
+    assert out == tmp_path / "export-timm"
+    config = json.loads((out / "config.json").read_text())
+    file = str(out / "model.safetensors")
+    assert_same(
+        timm.create_model(
+            config["architecture"], num_classes=0, checkpoint_path=file, **config["model_args"]
+        ),
+        source,
+        size,
+    )
+    # The line that was printed is Python that works.
+    line = next(
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("timm.create_model(")
+    )
+    assert_same(eval(line), source, size)
+    if hasattr(timm.models._hub, "load_model_config_from_path"):  # timm 1.0.16
+        model = timm.create_model(f"local-dir:{out}", pretrained=True)
+        assert_same(model, source, size)
+        assert tuple(timm.data.resolve_model_data_config(model)["mean"]) == (0.5, 0.4, 0.3)
+
+
+@pytest.mark.parametrize(("narrow", "width", "stride"), [(False, 64, 1), (True, 32, 2)])
+def test_timm_does_not_make_a_wrong_network_of_another_stem(tmp_path, narrow, width, stride):
+    size = 20
+    source = (
+        encoder_file(tmp_path, "resnet-small", size)
+        if narrow
+        else encoder_file(tmp_path, "resnet18", size, layers=[1, 1, 1, 1])
+    )
+    out = export(source, to="timm")
+    assert not (out / "config.json").exists()
+    arguments = (
+        {name: value for name, value in NARROW.items() if name != "zero_init_last"}
+        if narrow
+        else {"layers": [1, 1, 1, 1]}
+    )
+    file = str(out / "model.safetensors")
+    with pytest.raises(RuntimeError, match="conv1"):
+        timm.create_model("resnet18", num_classes=0, checkpoint_path=file, **arguments)
+    model = replace_stem(timm.create_model("resnet18", num_classes=0, **arguments), width, stride)
+    timm.models.load_checkpoint(model, file)
+    assert_same(model, source, size)
+
+
+# --------------------------------------------------------------------------------------------------------------------- torchvision
+
+
+@pytest.mark.parametrize(("stem", "size"), [("standard", 32), ("cifar", 8), ("half", 16)])
+def test_torchvision_loads_it_strictly(tmp_path, capsys, stem, size):
+    source = encoder_file(tmp_path, "resnet18", size, stem=stem)
+    out = export(source, to="torchvision")
+    model = torchvision.models.resnet18()
+    model.fc = torch.nn.Identity()
+    if stem != "standard":
+        replace_stem(model, 64, 1 if stem == "cifar" else 2)
+    model.load_state_dict(torch.load(out / "model.pth", weights_only=True), strict=True)
+    assert_same(model, source, size)
+    assert ("has no" in capsys.readouterr().out) == (stem != "standard")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("resnet-small", {}), ("vit_tiny_patch16_224", {"depth": 1}), ("convnext_atto", {})],
+)
+def test_what_torchvision_has_not_is_a_sentence(tmp_path, name, settings):
+    source = encoder_file(tmp_path, name, 32, **settings)
+    with pytest.raises(UserError, match=f"torchvision has no {name}.*--to timm or onnx") as caught:
+        export(source, to="torchvision")
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == [source.name]
+
+
+def test_a_resnet_that_torchvision_makes_otherwise_leaves_nothing(tmp_path):
+    source = encoder_file(tmp_path, "resnet18", 32, layers=[1, 1, 1, 1])
+    with pytest.raises(
+        UserError, match=r"cannot be loaded and run again, so nothing was written.*Missing key"
+    ):
+        export(source, to="torchvision")
+    assert [path.name for path in tmp_path.iterdir()] == [source.name]
+
+
+# ---------------------------------------------------------------------------------------------------------------------------- ONNX
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "beside"),
+    [
+        ("resnet-small", 20, False),
+        ("support.homemade.Net", 8, False),
+        ("support.homemade.Net", 8, True),
+    ],
+)
+def test_onnx_has_a_free_batch_size(tmp_path, monkeypatch, capfd, name, size, beside):
+    if beside:
+        monkeypatch.setattr(exporting, "LARGEST_ONNX", 0)
+    source = encoder_file(tmp_path, name, size)
+    out = export(source, to="onnx")
+    captured = capfd.readouterr()
+    assert len(captured.out.splitlines()) == 4
+    assert captured.err == ""
+    assert (out / "model.onnx.data").exists() == beside
+    session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
+    for n in (1, 5):
+        x = torch.randn(n, 3, size, size)
+        (found,) = session.run(["features"], {"images": x.numpy()})
+        np.testing.assert_allclose(found, features(source, x).numpy(), rtol=0, atol=CLOSE)
+
+
+def test_a_network_the_exporter_cannot_follow_is_a_sentence(tmp_path, monkeypatch):
+    def refuses(*_, **__):
+        raise RuntimeError("data-dependent\nbranch")
+
+    monkeypatch.setattr(torch.onnx, "export", refuses)
+    with pytest.raises(
+        UserError, match=r"support\.homemade\.Net cannot be written as ONNX: data-dependent branch"
+    ):
+        export(encoder_file(tmp_path, "support.homemade.Net", 8), to="onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["encoder.safetensors"]
+
+
+# --------------------------------------------------------------------------------------------------------- safetensors, a user's own
+
+
+def test_safetensors_of_a_network_of_ones_own(tmp_path):
+    from support.homemade import Net
+
+    source = encoder_file(tmp_path, "support.homemade.Net", 8, width=6)
+    out = export(source, to="safetensors", out=tmp_path / "out")
+    model = Net(width=6)
+    model.load_state_dict(load_file(out / "encoder.safetensors"))
+    assert_same(model, source, 8)
+    assert smi.load(out).digest() == smi.load(source).digest()
+    assert smi.load(out).settings == {"name": "support.homemade.Net", "width": 6}
+
+
+@pytest.mark.parametrize("to", ["timm", "torchvision"])
+def test_a_network_of_ones_own_is_in_no_other_library(tmp_path, to):
+    with pytest.raises(
+        UserError,
+        match=f"{to} has no support.homemade.Net, a network of your own: export it --to onnx or safetensors",
+    ):
+        export(encoder_file(tmp_path, "support.homemade.Net", 8), to=to)
+
+
+# ------------------------------------------------------------------------------------------------------------------ the shipped script
+
+
+@pytest.mark.parametrize(
+    ("to", "name", "absent"),
+    [
+        ("onnx", "support.homemade.Net", ["torch", "smi", "homemade"]),
+        ("timm", "resnet-small", ["smi"]),
+    ],
+)
+def test_the_script_runs_without_smi(tmp_path, to, name, absent):
+    source = encoder_file(tmp_path, name, 20)
+    out = export(source, to=to)
+    picture = tmp_path / "picture.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)).save(
+        picture
+    )
+    for package in absent:  # a fresh environment has none of these
+        (tmp_path / "absent" / package).mkdir(parents=True)
+        (tmp_path / "absent" / package / "__init__.py").write_text("raise ImportError('not here')")
+    result = subprocess.run(
+        [sys.executable, out / "load.py", picture],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "absent"), "OMP_NUM_THREADS": "1"},
+    )
+    assert result.returncode == 0, result.stderr
+    expected = features(source, smi.load(source).transform(picture))
+    assert result.stdout.startswith(f"{picture}: {list(expected.shape)} ")
+    numbers = [float(word) for word in result.stdout.split("]")[1].split()[:5]]
+    assert numbers == pytest.approx(expected[0, :5].tolist(), abs=2e-4)
+    assert len(set(numbers)) > 1
+
+
+@pytest.mark.parametrize(("size", "resolution"), [(8, None), (8, 13), (16, 8)])
+def test_its_preprocessing_is_ours(tmp_path, size, resolution):
+    source = encoder_file(tmp_path, "support.homemade.Net", size, resolution=resolution)
+    encoder = smi.load(source)
+    preprocess = runpy.run_path(str(export(source, to="safetensors") / "load.py"))["preprocess"]
+    noise = np.random.default_rng(0).integers(0, 256, (50, 37, 4), dtype=np.uint8)
+    photograph = Image.fromarray(
+        np.kron(noise[..., :3], np.ones((9, 9, 1), dtype=np.uint8))
+    )  # large enough to be decoded at a fraction
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    images = {
+        "photograph.jpg": photograph,
+        "transparent.png": Image.fromarray(noise),
+        "grey.png": photograph.convert("L"),
+        "palette.gif": photograph.convert("P"),
+        "print.jpg": photograph.convert("CMYK"),
+        "deep.png": Image.fromarray(noise[..., 0].astype(np.uint16) * 257),
+        "turned.jpg": photograph,
+    }
+    for name, image in images.items():
+        image.save(tmp_path / name, **({"exif": turned} if name == "turned.jpg" else {}))
+        # What is turned is resized in another order, with a rounding to grey levels between the two sides.
+        allowed = 1.01 / 255 / 0.2 if name == "turned.jpg" else CLOSE
+        with Image.open(tmp_path / name) as opened:
+            found = preprocess(opened)
+        torch.testing.assert_close(
+            found,
+            encoder.transform(tmp_path / name),
+            rtol=0,
+            atol=allowed,
+            msg=lambda text, name=name: name + text,
+        )
+
+
+# ------------------------------------------------------------------------------------------------------------------ whole or not at all
+
+
+def test_an_export_that_differs_leaves_nothing_and_keeps_the_old(tmp_path, monkeypatch):
+    source = encoder_file(tmp_path, "support.homemade.Net", 8)
+    out = export(source, to="safetensors", out=tmp_path / "deep" / "out")
+    before = files(tmp_path)
+    right = exporting.save_encoder
+
+    def wrong(path, weights, about):
+        right(
+            path,
+            {
+                name: tensor + 3e-3 if name == "conv.weight" else tensor
+                for name, tensor in weights.items()
+            },
+            about,
+        )
+
+    monkeypatch.setattr(exporting, "save_encoder", wrong)
+    for place in (out, tmp_path / "deeper" / "still" / "out"):
+        with pytest.raises(
+            UserError,
+            match=r"safetensors's features differ from the encoder's by up to \S+, above 1e-04",
+        ) as caught:
+            export(source, to="safetensors", out=place)
+        assert "\n" not in str(caught.value)
+        assert files(tmp_path) == before
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", source.name]
+        assert list((tmp_path / "deep").iterdir()) == [out]
+
+
+def test_wrong_preprocessing_is_an_error(tmp_path, monkeypatch):
+    wrong = exporting.LOAD.template.replace("Resampling.BILINEAR", "Resampling.BICUBIC")
+    monkeypatch.setattr(exporting, "LOAD", type(exporting.LOAD)(wrong))
+    with pytest.raises(
+        UserError, match=r"inputs of the export's load\.py differ from the encoder's by up to"
+    ):
+        export(encoder_file(tmp_path, "support.homemade.Net", 8), to="safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == ["encoder.safetensors"]
+
+
+def test_features_that_are_no_number_are_an_error(tmp_path):
+    source = encoder_file(tmp_path, "support.homemade.Net", 8)
+    weights = load_file(source) | {"norm.bias": torch.full((8,), torch.nan)}
+    with safe_open(source, "pt") as file:
+        about = json.loads(file.metadata()["smi"])
+    save_encoder(source, weights, about)
+    with pytest.raises(UserError, match="by up to nan"):
+        export(source, to="safetensors")
+
+
+def test_again_replaces_what_an_export_made(tmp_path):
+    source, out = encoder_file(tmp_path, "resnet18", 8, layers=[1, 1, 1, 1]), tmp_path / "out"
+    out.mkdir()  # empty: nothing is lost
+    export(source, to="timm", out=out)
+    (out / "__pycache__").mkdir()  # load.py was imported
+    (out / "eval").mkdir()
+    (out / "eval" / "knn.json").write_text("a result")  # it was evaluated, which is kept
+    export(source, to="safetensors", out=out)
+    assert {path.name for path in out.iterdir()} == {
+        "encoder.safetensors",
+        "preprocessing.json",
+        "load.py",
+        "eval",
+    }
+    assert (out / "eval" / "knn.json").read_text() == "a result"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [source.name, "out"]
+    assert out.stat().st_mode & 0o777 == 0o755
+    assert (
+        export(out, to="timm") == tmp_path / "export-timm"
+    )  # an export can be exported, and lands beside it
+
+
+def test_what_no_export_made_is_left_alone(tmp_path):
+    source, out = encoder_file(tmp_path, "support.homemade.Net", 8), tmp_path / "out"
+    for name, said in (
+        ("thesis.tex", "is no export"),
+        ("preprocessing.json", "holds thesis.tex, which is of no export"),
+    ):
+        out.mkdir(exist_ok=True)
+        (out / name).write_text("years")
+        with pytest.raises(UserError, match=said):
+            export(source, to="safetensors", out=out)
+    with pytest.raises(UserError, match="is a file"):
+        export(source, to="safetensors", out=source)
+    assert set(files(out).values()) == {b"years"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == [source.name, "out"]
+
+
+# --------------------------------------------------------------------------------------------------------------- the images compared on
+
+
+def test_images_of_a_folder_and_no_cache_of_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SMI_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for i in range(3):
+        Image.fromarray(
+            np.random.default_rng(i).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+        ).save(folder / f"{i}.png")
+    source = encoder_file(tmp_path, "support.homemade.Net", 8, data=str(folder))
+    out = export(source, to="safetensors")
+    assert (
+        capsys.readouterr().out.splitlines()[-1] == f"largest difference 0 on 3 images of {folder}"
+    )
+    assert not list((tmp_path / "cache").rglob("*.npy"))
+    # The folder means nothing to others, so none of what leaves this machine names it.
+    assert not [name for name, content in files(out).items() if str(folder).encode() in content]
+    with pytest.raises(UserError, match="there is no set or folder 'nowhere'"):
+        export(source, to="safetensors", data="nowhere")
+
+
+def test_photographs_where_its_images_are_not_here(tmp_path, capsys):
+    source = encoder_file(tmp_path, "support.homemade.Net", 8, data=str(tmp_path / "gone"))
+    export(source, to="safetensors")
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert (
+        said
+        == f"largest difference 0 on 16 images of two photographs of scikit-learn ({tmp_path / 'gone'} is not here)"
+    )
+    pieces = exporting._photographs()
+    assert len({piece.tobytes() for piece in pieces}) == 16
+
+
+# --------------------------------------------------------------------------------------------------------------------- what is missing
+
+
+@pytest.mark.parametrize(
+    ("to", "package", "said"),
+    [("torchvision", "torchvision", "torchvision"), ("onnx", "onnxscript", r"'smi-ssl\[onnx\]'")],
+)
+def test_a_library_that_is_not_installed_is_named(tmp_path, monkeypatch, to, package, said):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(
+        UserError, match=f"{to} needs {package}, which is not installed: pip install {said}$"
+    ):
+        export(tmp_path, to=to)
+
+
+def test_an_unknown_format_lists_those_there_are():
+    with pytest.raises(
+        UserError,
+        match="there is no format 'gguf': choose one of safetensors, timm, torchvision, onnx",
+    ):
+        export("runs/mine", to="gguf")

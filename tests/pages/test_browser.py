@@ -1,0 +1,163 @@
+"""The page in a real browser, offline. The fixture `page` fails on any error on the console and on any request."""
+
+import pytest
+
+from smi.pages import page as write
+from support.made_up_page import HOSTILE, document, hostile
+
+PANELS = "[...document.querySelectorAll('.panel')].filter((panel) => panel.offsetParent || panel.getClientRects().length).map((p) => p.id)"
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    path.write_text(write(document()), encoding="utf-8")
+    return path.as_uri()
+
+
+def test_tabs_by_pointer_keyboard_and_address(page, report):
+    page.goto(report)
+    assert page.evaluate(PANELS) == ["overview"]
+    page.click("#tab-features")
+    assert page.evaluate(PANELS) == ["features"]
+    assert page.url.endswith("#features")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.id") == "tab-settings"
+    assert page.evaluate(PANELS) == ["settings"]
+    page.keyboard.press("ArrowRight")  # round to the first
+    assert page.evaluate(PANELS) == ["overview"]
+    page.keyboard.press("End")
+    page.keyboard.press("Home")
+    assert page.get_attribute("#tab-overview", "aria-selected") == "true"
+    assert page.evaluate("document.querySelectorAll('[role=tab][tabindex=\"0\"]').length") == 1
+    page.goto(f"{report}#settings")
+    page.reload()
+    assert page.evaluate(PANELS) == ["settings"]
+    page.goto("about:blank")
+    page.goto(report)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    for _ in range(2):  # behind the switch of colours
+        page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "tab-overview"
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_figures_are_drawn_and_follow_the_switch(page, report):
+    page.emulate_media(color_scheme="dark")
+    page.goto(f"{report}#features")
+    page.wait_for_selector("[data-plot] path.js-line")
+    assert page.evaluate("document.querySelectorAll('[data-plot=\"0\"] .points path').length") == 6
+    ink = "getComputedStyle(document.querySelector('[data-plot] .xtick text')).fill"
+    dark = page.evaluate(ink), page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.click("#theme")
+    light = page.evaluate(ink), page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert dark == ("rgb(233, 231, 226)", "rgb(21, 23, 26)")
+    assert light == ("rgb(34, 34, 34)", "rgb(253, 253, 251)")
+
+
+def test_the_cloud_shows_the_image_under_the_pointer_and_turns(page, report):
+    page.goto(f"{report}#features")
+    canvas = page.locator(".cloud > canvas")
+    canvas.scroll_into_view_if_needed()
+    page.wait_for_timeout(500)
+    box = canvas.bounding_box()
+    page.mouse.move(
+        box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    )  # the point at the origin is not at the centre of all
+    page.wait_for_timeout(300)
+    canvas.focus()
+    page.keyboard.press("n")
+    assert page.inner_text("#card strong") == "cat"
+    assert page.inner_text("#card span") == "a.png"
+    assert page.get_attribute("#card img", "src").startswith("data:image/png")
+    place = page.evaluate(
+        "(({left, top, height}) => [left, top + height / 2])(document.querySelector('#card').getBoundingClientRect())"
+    )
+    page.keyboard.press("Escape")
+    assert page.is_hidden("#card")
+    page.mouse.move(place[0] - 18, place[1])
+    page.mouse.move(place[0] - 17, place[1])
+    assert page.inner_text("#card span") == "a.png"
+    before = canvas.evaluate("canvas => canvas.toDataURL()")
+    page.keyboard.press("ArrowLeft")
+    turned = canvas.evaluate("canvas => canvas.toDataURL()")
+    page.mouse.move(box["x"] + 200, box["y"] + 200)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 280, box["y"] + 220)
+    page.mouse.up()
+    dragged = canvas.evaluate("canvas => canvas.toDataURL()")
+    assert len({before, turned, dragged}) == 3
+    page.click(".legend button >> nth=1")
+    assert page.get_attribute(".legend button >> nth=1", "aria-pressed") == "false"
+
+
+def test_one_choice_is_for_the_whole_page(page, report):
+    page.goto(f"{report}#features")
+    page.click("#features fieldset label >> nth=1")
+    page.wait_for_selector("#features .option.chosen [data-plot] path.js-line")
+    assert page.is_hidden(".cloud")
+    page.click("#tab-settings")
+    assert page.inner_text("#settings .option.chosen p >> nth=-1") == "b"
+
+
+def test_on_a_phone_nothing_is_wider_than_the_screen(page, report, drawn):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(report)
+    for tab in ("overview", "settings", "features"):
+        page.click(f"#tab-{tab}")
+        drawn()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.wait_for_selector("[data-plot] path.js-line")
+    boxes = page.evaluate(
+        "[...document.querySelectorAll('[data-plot=\"0\"] .cartesianlayer path.js-line')].map((e) => e.getBoundingClientRect().left)"
+    )
+    assert len(boxes) == 2
+    page.locator(".legend button").first.scroll_into_view_if_needed()
+    assert page.locator(".legend button").first.bounding_box()["height"] < 60
+    assert abs(boxes[0] - boxes[1]) < 30  # panels beside each other are now beneath each other
+
+
+def test_on_paper_everything_is_there_and_light(page, report):
+    page.emulate_media(color_scheme="dark")
+    page.goto(report)
+    page.wait_for_timeout(100)
+    page.emulate_media(media="print")
+    page.wait_for_selector("[data-plot='1'] path.js-line")
+    assert page.evaluate(PANELS) == ["overview", "features", "settings"]
+    assert page.is_visible(".option >> nth=1")
+    assert page.is_hidden(".tabs")
+    assert page.is_hidden("#theme")
+    assert (
+        page.evaluate("getComputedStyle(document.querySelector('[data-plot] .xtick text')).fill")
+        == "rgb(34, 34, 34)"
+    )
+    assert page.evaluate("[...document.images].every((image) => image.naturalWidth > 0)")
+    widths = page.evaluate(
+        "[...document.querySelectorAll('[data-plot] svg.main-svg')].map((svg) => svg.getBoundingClientRect().right)"
+    )
+    assert max(widths) <= page.evaluate("innerWidth")
+    page.emulate_media(media="screen")
+    page.wait_for_selector("html:not(.printing)")
+    assert page.evaluate(PANELS) == ["overview"]
+
+
+def test_hostile_names_do_nothing(page, tmp_path):
+    page.emulate_media(
+        reduced_motion="reduce"
+    )  # scrolling, which takes the card away, is over at once
+    path = tmp_path / "hostile.html"
+    path.write_text(write(hostile("".join(HOSTILE))), encoding="utf-8")
+    page.goto(f"{path.as_uri()}#features")
+    page.wait_for_selector("[data-plot] path.js-line")
+    page.hover(".plot .nsewdrag", force=True)
+    page.locator(".cloud > canvas").focus()
+    for _ in range(50):  # a scroll that is still under way takes the card away again
+        page.keyboard.press("n")
+        page.wait_for_timeout(100)
+        if page.is_visible("#card"):
+            break
+    assert page.is_visible("#card")
+    assert page.evaluate(
+        "window.hurt === undefined && !document.querySelector('.plot svg a, #card a, #card svg')"
+    )

@@ -1,0 +1,188 @@
+"""Tables: the paper's numbers to the digit, ours in columns of their own."""
+
+import json
+
+import pytest
+
+from smi.errors import UserError
+from smi.paper import numbers as paper
+from smi.paper.cost import costs, giga
+from smi.paper.table_1 import table_1
+from smi.paper.table_2 import table_2
+from smi.paper.table_3 import table_3
+from smi.paper.tables import print_table
+from smi.runs.run import Run
+from smi.tables import percent
+from support.made_up import write_result, write_run
+
+
+def test_the_papers_numbers_are_whole():
+    assert len(paper.TABLE_1) == 12
+    ours = paper.TABLE_1[-1]
+    assert (ours.name, ours.top1, ours.top5, ours.epochs) == ("SMI", 71.41, 90.0, 300)
+    assert {row.name: (row.barlow_twins, row.smi) for row in paper.TABLE_3} == {
+        "CIFAR-10": (89.90, 90.64),
+        "CIFAR-100": (65.24, 66.35),
+        "ImageNette": (87.77, 90.55),
+        "ImageWoof": (68.92, 75.03),
+    }
+    assert [percent(value) for value in (71.41, 90.0, 67, None)] == ["71.41", "90.0", "67.0", "-"]
+
+
+def test_table_2_is_the_paper_and_what_is_counted():
+    for row in paper.TABLE_2:
+        (ours,) = [cost for cost in costs() if cost.loss == row.loss]
+        assert (f"{row.gflops:.2f}", row.entries) == (giga(ours.paper_macs), ours.entries)
+        assert (row.global_batch_norm, row.gather) == (ours.global_batch_norm, ours.gather)
+    lines = table_2().text().splitlines()
+    assert [line.count("┃") for line in lines[2:4]] == [2, 2]
+
+
+def test_table_1_puts_ours_beside_the_papers(tmp_path):
+    runs = [write_run(tmp_path / m, m, weight=None) for m in ("SMI", "SimCLR", "VICReg")]
+    for run, top1 in zip(runs, (0.8, 0.7, 0.6), strict=True):
+        write_result(run, top1, top5=None if run is runs[2] else 0.95)
+    table = table_1(runs)
+    rows = {(left[0], printed[0]): (printed, here) for left, printed, here in table.rows}
+    assert rows["SMI", "300"] == (
+        ("300", "no", "71.41", "90.0"),
+        ("digits", "support.homemade.Net", "3", "no", "80.0", "95.0", "linear"),
+    )
+    assert rows["SimCLR", "300"][1][4] == "70.0"
+    assert (
+        rows["SimCLR", "1000"][1][4] == "-"
+    )  # ours once: where the paper trained for about as long
+    assert rows["NT-Xent (reproduced)", "300"][1][4] == "-"
+    assert rows["VICReg", "-"] == (
+        ("-",) * 4,
+        ("digits", "support.homemade.Net", "3", "no", "60.0", "-", "linear"),
+    )
+    assert rows["BYOL", "300"][1] == ("-",) * 7
+    assert table.groups[1].title.startswith("paper")
+    assert table.groups[2].title == "here"
+
+
+def test_seeds_are_one_row_with_an_interval(tmp_path):
+    runs = [write_run(tmp_path / str(seed), seed=seed) for seed in range(3)]
+    for run, top1 in zip(runs, (0.80, 0.82, 0.84), strict=True):
+        write_result(run, top1)
+    (here,) = [here for _, _, here in table_1(runs).rows if here[0] == "digits"]
+    assert here[4] == "82.0 ± 5.0 (3)"  # Student's: 4.303 * 2 / sqrt(3)
+
+
+def test_the_same_seed_twice_is_not_two_seeds(tmp_path):
+    runs = [write_run(tmp_path / name, seed=0) for name in ("one", "two")]
+    for run in runs:
+        write_result(run, 0.8)
+    found = [here for _, _, here in table_1(runs).rows if "digits" in here]
+    assert [here[0] for here in found] == [
+        str(run.folder) for run in runs
+    ]  # told apart, each for itself
+    assert [here[5] for here in found] == ["80.0", "80.0"]
+
+
+def test_rows_of_a_sweep_say_their_value(tmp_path):
+    runs = [write_run(tmp_path / str(weight), weight=weight) for weight in (0.01, 0.1)]
+    runs.append(write_run(tmp_path / "bt", "BarlowTwins"))
+    for run, top1 in zip(runs, (0.8, 0.7, 0.6), strict=True):
+        write_result(run, top1)
+    table = table_1(runs)
+    assert table.groups[2].columns[0] == "Run"
+    assert [(here[0], here[5]) for _, _, here in table.rows if here[1] == "digits"] == [
+        ("-", "60.0"),
+        ("λ = 0.01", "80.0"),
+        ("λ = 0.1", "70.0"),
+    ]
+    against = [here[:4] for _, _, here in table_3(runs).rows if here[0] != "-"]
+    assert against == [
+        ("SMI λ = 0.01", "60.0", "80.0", "+20.0"),
+        ("SMI λ = 0.1", "60.0", "70.0", "+10.0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ours", "said"),
+    [
+        ((0.54, 0.71), "+2.5 ± 19.1"),  # of +4 and +1: 12.7 * 2.12 / sqrt(2)
+        (
+            (0.52, 0.71),
+            "+1.5 ± 7.3",
+        ),  # of +2 and +1, but one of 50 test images is 2: 12.7 * 2 * sqrt(1 / 6) / sqrt(2)
+    ],
+)
+def test_differences_of_table_3_are_paired_by_seed(ours, said, tmp_path):
+    """Seeds that differ a lot, methods that hardly do: over the seeds that both have."""
+    for method, scores in {"BarlowTwins": (0.5, 0.7, 0.9), "SMI": ours}.items():
+        for seed, top1 in enumerate(scores):
+            write_result(write_run(tmp_path / method / str(seed), method, seed=seed), top1)
+    runs = [Run(folder) for folder in sorted(tmp_path.glob("*/*"))]
+    (here,) = [here for left, _, here in table_3(runs).rows if left[0] == "digits"]
+    assert here[2] == said
+
+
+def test_table_3_pairs_runs_of_one_setting(tmp_path):
+    runs = [
+        write_run(tmp_path / f"{data}{m}", m, data=data)
+        for data in ("cifar10", "digits")
+        for m in ("BarlowTwins", "SMI")
+    ]
+    for run, top1 in zip(runs, (0.5, 0.55, 0.9, 0.8), strict=True):
+        write_result(run, top1)
+    rows = {left[0]: (printed, here) for left, printed, here in table_3(runs).rows}
+    assert rows["CIFAR-10"] == (
+        ("89.90", "90.64", "+0.74"),
+        ("50.0", "55.0", "+5.0", "support.homemade.Net", "3", "linear"),
+    )
+    assert rows["digits"][0] == ("-",) * 3
+    assert rows["digits"][1][:3] == ("90.0", "80.0", "-10.0")
+    assert rows["ImageWoof"][1] == ("-",) * 6
+    write_result(runs[0], 0.4, protocol="linear-cached")
+    write_result(runs[1], 0.6, protocol="linear-cached")
+    (
+        runs[1].folder
+        / "eval"
+        / next(p.name for p in (runs[1].folder / "eval").glob("linear-cifar10*"))
+    ).unlink()
+    rows = {left[0]: here for left, _, here in table_3(runs).rows}
+    assert rows["CIFAR-10"][:3] == ("40.0", "60.0", "+20.0")  # under the protocol that both have
+
+
+def test_table_3_says_what_is_not_identical(tmp_path):
+    runs = [
+        write_run(tmp_path / "a", "BarlowTwins", epochs=2),
+        write_run(tmp_path / "b", "SMI", epochs=3),
+    ]
+    for run in runs:
+        write_result(run, 0.5)
+    table = table_3(runs)
+    assert [here[2] for left, _, here in table.rows if here[0] != "-" or here[1] != "-"] == [
+        "-",
+        "-",
+    ]  # no difference of unequals
+    assert any(
+        "Not identical on digits: epochs: 2 of Barlow Twins, 3 of SMI" in note
+        for note in table.notes
+    )
+
+
+def test_printed_as_text_markdown_and_json(tmp_path, capsys):
+    run = write_run(tmp_path / "a")
+    with pytest.raises(UserError, match=r"run `smi evaluate .* --protocol linear`"):
+        print_table(1, [run.folder])
+    write_result(run, 0.8)
+    for number in (1, 3):
+        print_table(number, [run.folder])
+        text = capsys.readouterr().out
+        assert "paper" in text.splitlines()[2]
+        assert "here" in text.splitlines()[2]
+        print_table(number, [run.folder], form="markdown")
+        lines = capsys.readouterr().out.splitlines()
+        assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
+        assert any("**80.0**" in line for line in lines)  # ours
+        print_table(number, [run.folder], form="json")
+        rows = json.loads(capsys.readouterr().out)["rows"]
+        assert all({"paper", "here"} <= row.keys() for row in rows)
+    with pytest.raises(UserError, match="give none"):
+        print_table(2, [run.folder])
+    with pytest.raises(UserError, match="there is no table 4"):
+        print_table(4)

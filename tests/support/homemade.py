@@ -1,0 +1,40 @@
+"""Networks and methods of a user's own, small enough for tests; found by import path."""
+
+import torch
+from torch import nn
+
+from smi.losses import Terms
+from smi.methods import Method, Output
+from smi.nn import mlp
+
+
+class Net(nn.Module):
+    def __init__(self, width: int = 8, drop: float = 0.0):
+        super().__init__()
+        self.conv = nn.Conv2d(3, width, 3, stride=2, padding=1)
+        self.norm = nn.BatchNorm2d(width)
+        self.drop = nn.Dropout(drop)
+
+    def forward(self, x):
+        return self.drop(self.norm(self.conv(x)).relu().mean(dim=(2, 3)))
+
+
+class Agreement(Method):
+    """A method of one's own, which can be made to fail."""
+
+    def __init__(
+        self, encoder, *, weight: float = 1.0, fails_at: float = 2.0, gradient_fails_at: float = 2.0
+    ):
+        super().__init__(encoder)
+        self.projector = mlp(encoder.dim, 16, 16)
+        self.weight, self.fails_at, self.gradient_fails_at = weight, fails_at, gradient_fails_at
+
+    def forward(self, views, batch):
+        h = [self.encoder(x) for x in views]
+        z = [self.projector(features) for features in h]
+        loss = self.weight * (z[0] - z[1]).square().mean()
+        if self.progress >= self.fails_at:
+            loss = loss * torch.nan
+        if self.progress >= self.gradient_fails_at:
+            loss.register_hook(lambda gradient: gradient * torch.nan)
+        return Output(Terms(alignment=loss), h[0], z[0], z[1])
