@@ -7,7 +7,7 @@ from smi.evaluation.evaluate import evaluate
 from smi.evaluation.results import Result
 from smi.reporting.report import report
 from smi.runs.run import Run
-from smi.tables import align
+from smi.tables import Table
 from smi.training.pretrain import pretrain
 
 METHODS = ("SMI", "BarlowTwins")
@@ -27,7 +27,7 @@ def demo(out: Path, *, epochs: int | None = None) -> None:
         print(flush=True)
     print("Accuracy on held-out digits of a linear classifier, given so many labels of each class")
     print("(mean and 95 % interval over draws of the labels; the encoders saw none):\n")
-    print(align(["", *SCORES.values()], accuracies(runs)), "\n", flush=True)
+    print(Table.of(["", *SCORES.values()], accuracies(runs)).text(), "\n", flush=True)
     page = report([run.folder for run in runs.values()], out / "report.html")
     print(f"\n{time.perf_counter() - begun:.0f} s.")
     print(

@@ -1,16 +1,25 @@
-"""Tables whose columns stand in groups, the paper's numbers and ours: as text, Markdown or JSON."""
+"""One table type for every command: printed as text, Markdown, CSV or JSON.
 
-from collections.abc import Sequence
+table = Table.of(["Method", "kNN"], [["SMI", "52.7%"]], notes=["one seed"])
+print(table.text())
+"""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-NONE = "-"
-BAR = " ┃ "
+NONE = "-"  # an empty cell
+BAR = " ┃ "  # between groups of columns
+
+Format = Literal["text", "markdown", "csv", "json"]
 
 
 @dataclass(frozen=True)
 class Group:
-    """Neighbouring columns; the first of a table has no title."""
+    """Neighbouring columns under one title; the first group of a table has none."""
 
     title: str
     columns: tuple[str, ...]
@@ -18,95 +27,157 @@ class Group:
 
 @dataclass(frozen=True)
 class Table:
-    title: str
+    """Rows of cells, in one group of columns or several.
+
+    records: the same rows with numbers instead of text, for programs; empty takes the cells.
+    """
+
     groups: tuple[Group, ...]
-    rows: tuple[tuple[tuple[str, ...], ...], ...]  # cells, in their groups
-    notes: tuple[str, ...]
-    plain: list[dict[str, Any]]  # the same for programs
+    rows: tuple[tuple[tuple[str, ...], ...], ...]  # rows of groups of cells
+    title: str = ""
+    notes: tuple[str, ...] = ()
+    records: tuple[dict[str, Any], ...] = ()
 
-    def text(self) -> str:
-        widths = [self._widths(i) for i in range(len(self.groups))]
-        spans = [
-            max(sum(w) + 2 * (len(w) - 1), len(group.title))
-            for w, group in zip(widths, self.groups, strict=True)
-        ]
-        head = BAR.join(
-            group.title.center(span) for group, span in zip(self.groups, spans, strict=True)
-        )
-        lines = [_row([group.columns for group in self.groups], widths, spans)]
-        lines.append("━╋━".join("━" * span for span in spans))
-        lines += [_row(row, widths, spans) for row in self.rows]
-        return "\n".join(line.rstrip() for line in [self.title, "", head, *lines, "", *self.notes])
+    @classmethod
+    def of(
+        cls,
+        headers: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        *,
+        title: str = "",
+        notes: Iterable[str] = (),
+        records: Iterable[dict[str, Any]] = (),
+    ) -> "Table":
+        """Make a table with one group of columns."""
+        cells = tuple((tuple(row),) for row in rows)
+        return cls((Group("", tuple(headers)),), cells, title, tuple(notes), tuple(records))
 
-    def markdown(self) -> str:
-        headers = [
+    @property
+    def headers(self) -> list[str]:
+        """Return the names of all columns, with the title of their group in front."""
+        return [
             f"{group.title}: {column}" if group.title else column
             for group in self.groups
             for column in group.columns
         ]
-        align = [":--" if i == 0 else "--:" for i in range(len(headers))]
+
+    @property
+    def lines(self) -> list[list[str]]:
+        """Return the rows as plain lists of cells."""
+        return [[cell for cells in row for cell in cells] for row in self.rows]
+
+    def format(self, form: Format) -> str:
+        """Return the table in one of the four formats."""
+        if form == "csv":
+            return self.csv()
+        if form == "json":
+            return self.json()
+        return self.markdown() if form == "markdown" else self.text()
+
+    def text(self) -> str:
+        """Align columns for a terminal: the first to the left, the others to the right."""
+        body = self._simple() if len(self.groups) == 1 else self._grouped()
+        head = [self.title, ""] if self.title else []
+        notes = ["", *self.notes] if self.notes else []
+        return "\n".join(line.rstrip() for line in [*head, *body, *notes])
+
+    def markdown(self) -> str:
+        """Write a pipe table; cells of groups that begin with "here" are bold."""
+        align = [":--" if i == 0 else "--:" for i in range(len(self.headers))]
         rows = [
-            [self._emphasised(number, cell) for number, cells in enumerate(row) for cell in cells]
+            [self._bold_cell(number, cell) for number, cells in enumerate(row) for cell in cells]
             for row in self.rows
         ]
+        headers = [f"**{h}**" if h.startswith("here") else h for h in self.headers]
         lines = [
             "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
-            for cells in ([self._bold(h) for h in headers], align, *rows)
+            for cells in (headers, align, *rows)
         ]
-        return "\n".join([*lines, "", *(f"{note}  " for note in self.notes)])
+        notes = ["", *(f"{note}  " for note in self.notes)] if self.notes else []
+        return "\n".join([*lines, *notes])
 
-    def _widths(self, group: int) -> list[int]:
-        columns = zip(self.groups[group].columns, *(row[group] for row in self.rows), strict=True)
-        return [max(map(len, column)) for column in columns]
+    def csv(self) -> str:
+        """Write the records, or the cells where there are none, as comma-separated values."""
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        if self.records:
+            columns = list(dict.fromkeys(key for record in self.records for key in record))
+            writer.writerow(columns)
+            writer.writerows(
+                [record.get(column, "") for column in columns] for record in self.records
+            )
+        else:
+            writer.writerow(self.headers)
+            writer.writerows(self.lines)
+        return file.getvalue()
 
-    def _emphasised(self, group: int, cell: str) -> str:
-        """What was measured here is bold, what the paper prints is not."""
-        return (
-            f"**{cell}**"
-            if self.groups[group].title.startswith("here") and cell not in (NONE, "")
-            else cell
+    def json(self) -> str:
+        """Write title, rows and notes as JSON."""
+        return json.dumps(self.plain(), indent=2, ensure_ascii=False)
+
+    def plain(self) -> dict[str, Any]:
+        """Return title, rows and notes as plain values; empty parts are left out."""
+        rows = list(self.records) or [
+            dict(zip(self.headers, line, strict=True)) for line in self.lines
+        ]
+        parts = {"title": self.title, "rows": rows, "notes": list(self.notes)}
+        return {name: value for name, value in parts.items() if value or name == "rows"}
+
+    def _simple(self) -> list[str]:
+        (widths,) = self._widths()
+        rule = ["-" * width for width in widths]
+        return [_cells(row, widths, first=True) for row in (self.headers, rule, *self.lines)]
+
+    def _grouped(self) -> list[str]:
+        widths = self._widths()
+        spans = [
+            max(sum(wide) + 2 * (len(wide) - 1), len(group.title))
+            for wide, group in zip(widths, self.groups, strict=True)
+        ]
+
+        def line(row: Sequence[Sequence[str]]) -> str:
+            return BAR.join(
+                _cells(cells, wide, first=i == 0).ljust(span)
+                for i, (cells, wide, span) in enumerate(zip(row, widths, spans, strict=True))
+            )
+
+        titles = BAR.join(
+            group.title.center(span) for group, span in zip(self.groups, spans, strict=True)
         )
+        rule = "━╋━".join("━" * span for span in spans)
+        return [titles, line([g.columns for g in self.groups]), rule, *map(line, self.rows)]
 
-    def _bold(self, header: str) -> str:
-        return f"**{header}**" if header.startswith("here") else header
+    def _widths(self) -> list[list[int]]:
+        """Return the width of each column, group by group."""
+        return [
+            [
+                max(map(len, column))
+                for column in zip(group.columns, *(row[i] for row in self.rows), strict=True)
+            ]
+            for i, group in enumerate(self.groups)
+        ]
 
-
-def _row(
-    cells: Sequence[Sequence[str]], widths: Sequence[Sequence[int]], spans: Sequence[int]
-) -> str:
-    parts = []
-    for i, (group, wide, span) in enumerate(zip(cells, widths, spans, strict=True)):
-        text = "  ".join(
-            c.ljust(w) if i == 0 and j == 0 else c.rjust(w)
-            for j, (c, w) in enumerate(zip(group, wide, strict=True))
-        )
-        parts.append(text.ljust(span))
-    return BAR.join(parts)
+    def _bold_cell(self, group: int, cell: str) -> str:
+        """Mark what was measured here; what the paper prints stays plain."""
+        measured = self.groups[group].title.startswith("here") and cell not in (NONE, "")
+        return f"**{cell}**" if measured else cell
 
 
 def yes(flag: bool | None) -> str:
+    """Return yes, no, or a dash for None."""
     return NONE if flag is None else "yes" if flag else "no"
 
 
 def percent(value: float | None) -> str:
-    """As the paper prints them: a decimal, or two where it has two."""
-    return (
-        NONE
-        if value is None
-        else f"{value:.1f}"
-        if round(value, 1) == round(value, 2)
-        else f"{value:.2f}"
-    )
+    """Return a percentage with one decimal, or with two where it has two."""
+    if value is None:
+        return NONE
+    return f"{value:.1f}" if round(value, 1) == round(value, 2) else f"{value:.2f}"
 
 
-def align(headers: list[str], table: list[list[str]]) -> str:
-    """Columns of text: the first to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(headers, *table, strict=True)]
-    lines = [headers, ["-" * width for width in widths], *table]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
+def _cells(cells: Sequence[str], widths: Sequence[int], *, first: bool) -> str:
+    """Pad cells; the very first column of a table is aligned to the left."""
+    return "  ".join(
+        cell.ljust(width) if first and i == 0 else cell.rjust(width)
+        for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
     )

@@ -21,7 +21,7 @@ from smi.files import write_text
 from smi.intervals import half_interval, interval
 from smi.runs.collect import locate_run
 from smi.runs.run import Run
-from smi.tables import align
+from smi.tables import Table
 from smi.terminal import printable
 
 Column = tuple[str, str]  # the stamp of a protocol, and one of its scores
@@ -246,7 +246,7 @@ class Comparison:
     # ------------------------------------------------------------------------------------------------------------------- as tables
 
     def text(self) -> str:
-        return self._text(lambda headers, lines: align(headers, lines))
+        return self._text(lambda headers, lines: Table.of(headers, lines).text())
 
     def markdown(self) -> str:
         return self._text(_pipes, heading="## ", item="- ") + "\n"

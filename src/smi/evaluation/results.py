@@ -13,7 +13,7 @@ from typing import Any
 from smi.config.schema import flat
 from smi.errors import UserError
 from smi.files import write_text
-from smi.tables import align
+from smi.tables import Table
 
 FOLDER = "eval"
 ORDER = ("knn", "linear-cached", "linear", "fewshot", "finetune")
@@ -126,7 +126,7 @@ class Sheet:
 
 def table(rows: Sequence[tuple[str, Sequence[Result]]]) -> str:
     found = sheet(rows)
-    return "\n".join([align(found.headers, found.lines), "", *found.notes])
+    return "\n".join([Table.of(found.headers, found.lines).text(), "", *found.notes])
 
 
 def sheet(rows: Sequence[tuple[str, Sequence[Result]]]) -> Sheet:

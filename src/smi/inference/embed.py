@@ -35,7 +35,7 @@ from smi.files import cache_home, disk_errors, expand, write_whole
 from smi.inference.sheet import Tile, draw_sheet, thumbnail, thumbnail_of_file
 from smi.losses.embeddings import unit_rows
 from smi.runs.encoder import Pretrained, load
-from smi.tables import align
+from smi.tables import Table
 from smi.terminal import Progress, announce, printable
 from smi.views.sheet import check_out, save
 
@@ -494,7 +494,7 @@ def _table(queries: Sequence[Path], near: Sequence[Sequence[Neighbour]]) -> str:
                 printable(one.file)
                 + (f"  ({printable(one.label)})" if one.label is not None else "")
             )
-    lines = align(["query", "rank", "similarity"], table).split("\n")
+    lines = Table.of(["query", "rank", "similarity"], table).text().split("\n")
     return "\n".join(
         f"{line}  {file}" for line, file in zip(lines, ["file", "----", *files], strict=True)
     )

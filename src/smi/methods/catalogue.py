@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from smi.methods import HOMES, Method, find_method, settings_of
-from smi.tables import align
+from smi.tables import Table
 
 
 def describe(method: type[Method]) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def print_methods(*, as_json: bool) -> None:
         "Multi-crop",
         "Paper",
     ]
-    print(align(headers, [[_word(value) for value in row.values()] for row in rows]))
+    print(Table.of(headers, [[_word(value) for value in row.values()] for row in rows]).text())
     print(f"\n{NOTES}")
 
 
@@ -59,10 +59,10 @@ def print_method(name: str, *, as_json: bool) -> None:
     if settings:
         print()
         print(
-            align(
+            Table.of(
                 ["Setting", "Type", "Default"],
                 [[str(cell) for cell in row.values()] for row in settings],
-            )
+            ).text()
         )
 
 

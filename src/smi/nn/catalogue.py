@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from smi.device import default_device, describe_device, wait
 from smi.nn.encoders import SMALL, Encoder, create_encoder
-from smi.tables import align
+from smi.tables import Table
 
 NAMES = (
     SMALL,
@@ -64,7 +64,7 @@ def print_encoders(*, image_size: int, as_json: bool) -> None:
         ]
         for row in rows
     ]
-    print(align(["Encoder", "M parameters", "Features", "GMACs", "Views/s"], table))
+    print(Table.of(["Encoder", "M parameters", "Features", "GMACs", "Views/s"], table).text())
     print(
         f"\nGMACs: of one view's forward pass. Views/s: forward and backward in float32, batches of {BATCH}, better of two: {machine}."
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from smi.device import default_device, describe_device, wait
 from smi.errors import UserError
-from smi.tables import align
+from smi.tables import Table
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -287,7 +287,7 @@ def print_cost(*, batch: int, dim: int, devices: int, measured: bool, as_json: b
     print(
         f"What each loss costs per step: {batch} samples on each of {devices} devices, {dim} coordinates, two views\n"
     )
-    print(align(headers, table))
+    print(Table.of(headers, table).text())
     print(f"\n{NOTES}")
     if measured:
         print(MEASURED_NOTE.format(batch=batch, dim=dim, machine=describe_device()))

@@ -89,7 +89,6 @@ def table_1(runs: Sequence[Run], *, data: str | None = None) -> Table:
     if any(len(here.top1) > 1 for here in ours):
         notes.append("±: 95 % interval of the mean over seeds, how many in brackets.")
     return Table(
-        "Table 1. Linear classifiers on frozen features",
         (
             Group("", ("Method", "SN")),
             Group("paper, ImageNet, ResNet-50", ("Epochs", "MC", "Top-1", "Top-5")),
@@ -108,8 +107,9 @@ def table_1(runs: Sequence[Run], *, data: str | None = None) -> Table:
             ),
         ),
         tuple(rows),
+        "Table 1. Linear classifiers on frozen features",
         (*notes, *protocols.values()),
-        plain,
+        tuple(plain),
     )
 
 

@@ -29,7 +29,6 @@ def table_2() -> Table:
         for row in TABLE_2
     )
     return Table(
-        "Table 2. What each loss costs per step: 256 samples on each of 8 devices, 8192 coordinates, two views",
         (
             Group("", ("Loss",)),
             Group("paper", ("GFLOPs", "Off-diagonal entries", "Global BN", "Gather", "Epochs")),
@@ -39,13 +38,14 @@ def table_2() -> Table:
             ),
         ),
         rows,
+        "Table 2. What each loss costs per step: 256 samples on each of 8 devices, 8192 coordinates, two views",
         (
             "GFLOPs, GMACs: 10^9 multiply-accumulates of the forward pass, of the joined batch; for SMI, which joins none, of all devices.",
             "GMACs per device: what this package computes, of symmetric matrices little more than half. MB sent: float32 embeddings.",
             "`smi cost` counts other sizes, and with --measure takes the time.",
         ),
-        [
+        tuple(
             {"loss": row.loss, "paper": asdict(row), "here": asdict(here[row.loss])}
             for row in TABLE_2
-        ],
+        ),
     )

@@ -61,7 +61,6 @@ def table_3(runs: Sequence[Run], *, data: str | None = None) -> Table:
         here.stamp: f"{here.protocol} on {here.data}: {here.sentence}." for here in ours
     }.values()
     return Table(
-        "Table 3. Barlow Twins against SMI",
         (
             Group("", ("Data",)),
             Group("paper", ("Barlow Twins", "SMI", "Difference")),
@@ -79,8 +78,9 @@ def table_3(runs: Sequence[Run], *, data: str | None = None) -> Table:
             ),
         ),
         tuple(rows),
+        "Table 3. Barlow Twins against SMI",
         tuple(notes),
-        plain,
+        tuple(plain),
     )
 
 

@@ -32,7 +32,7 @@ def print_table(
                 {
                     "table": number,
                     "title": table.title,
-                    "rows": table.plain,
+                    "rows": list(table.records),
                     "notes": list(table.notes),
                 },
                 indent=2,
