@@ -32,6 +32,12 @@ def pytest_collection_modifyitems(items):
     )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread():
+    """Use one thread: tensors of tests are so small that threads only wait for each other."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
