@@ -15,7 +15,8 @@ CORRELATIONS = (0.0, 0.1, 0.5, 0.8, 0.9, 0.9299, 0.95, 0.99, 1.0)
 
 def main() -> None:
     defaults = {
-        name: parameter.default for name, parameter in inspect.signature(smi_loss).parameters.items()
+        name: parameter.default
+        for name, parameter in inspect.signature(smi_loss).parameters.items()
     }
     rho = torch.tensor(CORRELATIONS, dtype=torch.float64, requires_grad=True)
     m = dependency(rho, defaults["eps"])
