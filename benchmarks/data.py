@@ -149,7 +149,7 @@ def cifar10(scratch: Path) -> Path:
 def table(results: dict) -> str:
     s, rates, n = results["seconds"], results["images_per_second"], results["num_images"]
     lines = [
-        f"| {results['images']}, {RESOLUTION} px | measured | asked for |",
+        f"| {results['images']}, {RESOLUTION} px | measured | target |",
         "|---|---:|---:|",
         f"| speed of building the cache ÷ speed of a bare loop on all cores | {s['bare loop'] / s['cache']:.2f} | ≥ 0.9 |",
         f"| CIFAR-10, 60,000 images from the binary files: seconds | {s['cifar10']:.2f} | < 3 |",

@@ -161,7 +161,7 @@ def table(results: dict) -> str:
     )
     size = f"{rows['train']:,} × {NUM_FEATURES}"
     lines = [
-        "| speed: ours ÷ theirs | measured | asked for |",
+        "| speed: ours ÷ theirs | measured | target |",
         "|---|---:|---:|",
         f"| nearest neighbours, {rows['test']:,} against {size} ÷ {COSINE} | {ratio(nearest, COSINE):.1f} | ≥ 3 |",
         f"| the same ÷ {EUCLIDEAN}, of rows of length 1 | {ratio(nearest, EUCLIDEAN):.1f} | |",

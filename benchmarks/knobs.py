@@ -114,7 +114,7 @@ def table(results: dict) -> str:
         else []
     )
     lines = lines or [
-        "| method | knob | kNN on validation images | loss of the best, first and last line |",
+        "| method | hyperparameter | kNN on validation images | loss of the best, first and last line |",
         "|---|---|---|---:|",
     ]
     for method, found in results["trials"].items():

@@ -150,7 +150,7 @@ def table(results: dict) -> str:
             400,
         )
     )
-    lines = ["| ratio (forward + backward) | measured | asked for |", "|---|---:|---:|"]
+    lines = ["| ratio (forward + backward) | measured | target |", "|---|---:|---:|"]
     lines += [f"| {name} | {value:.3g} | {sign} {target:g} |" for name, value, sign, target in rows]
     lines += ["", f"| at {N}×{K} | milliseconds |", "|---|---:|"]
     lines += [

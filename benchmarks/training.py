@@ -230,7 +230,7 @@ def table(results: dict) -> str:
         ("`smi pretrain` with SMI ÷ the network alone", ratio(rounds, OURS, ALONE), "≥", 0.9),
         ("share of a step that metrics take", results["logging_share"], "≤", 0.03),
     ]
-    lines = ["| ratio | measured | asked for |", "|---|---:|---:|"]
+    lines = ["| ratio | measured | target |", "|---|---:|---:|"]
     lines += [f"| {name} | {value:.3g} | {sign} {target:g} |" for name, value, sign, target in rows]
     lines += ["", "| | images/s, median | rounds |", "|---|---:|---|"]
     lines += [

@@ -278,7 +278,7 @@ def table(results: dict) -> str:
     ):
         fastest = min(opponents, key=lambda opponent: ratio(rates[name], opponent))
         rows.append((label, name, fastest, target))
-    lines = ["| views a second: ours ÷ theirs | measured | asked for |", "|---|---:|---:|"]
+    lines = ["| views a second: ours ÷ theirs | measured | target |", "|---|---:|---:|"]
     for label, name, opponent, target in rows:
         fastest = " (the fastest opponent)" if target in (4, 3) and name != "cifar10" else ""
         lines.append(
