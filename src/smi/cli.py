@@ -646,15 +646,12 @@ def _add_cost(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def _cost(arguments: argparse.Namespace) -> None:
-    from smi.paper.cost import print_cost
+    import json
 
-    print_cost(
-        batch=arguments.batch,
-        dim=arguments.dim,
-        devices=arguments.devices,
-        measured=arguments.measure,
-        as_json=arguments.json,
-    )
+    from smi.paper.cost import cost
+
+    table = cost(arguments.batch, arguments.dim, arguments.devices, arguments.measure)
+    print(json.dumps(table.plain(), indent=2) if arguments.json else table.text())
 
 
 def _add_figure(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -739,9 +736,11 @@ def _add_table(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def _table(arguments: argparse.Namespace) -> None:
-    from smi.paper.tables import print_table
+    from smi.paper.tables import make_table
 
-    print_table(arguments.name, arguments.sources, data=arguments.data, form=arguments.form)
+    table = make_table(arguments.name, arguments.sources, data=arguments.data)
+    forms = {"text": table.text, "markdown": table.markdown, "json": table.json}
+    print(forms[arguments.form]())
 
 
 def _add_report(commands: "argparse._SubParsersAction[Parser]") -> None:
