@@ -823,17 +823,26 @@ def _add_reproduce(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def _reproduce(arguments: argparse.Namespace) -> None:
-    from smi.paper.reproduce import print_items, reproduce
+    from smi.device import Runtime
+    from smi.paper.items import list_items
+    from smi.paper.reproduce import reproduce
 
     if arguments.list:
-        return print_items()
+        print(list_items().text())
+        return
     if arguments.scale is None:
         raise UserError("choose a scale: --scale minutes, hours or paper")
     if arguments.out is None:
         raise UserError("give it a folder: --out reproduced")
-    names = ("scale", "out", "seeds", "data", "root", "device", "num_workers")
-    reproduce(arguments.names or ["all"], **{name: getattr(arguments, name) for name in names})
-    return None
+    runtime = Runtime(arguments.device, arguments.root, arguments.num_workers)
+    reproduce(
+        arguments.names or ["all"],
+        scale=arguments.scale,
+        out=arguments.out,
+        seeds=arguments.seeds,
+        data=arguments.data,
+        runtime=runtime,
+    )
 
 
 def _add_data(commands: "argparse._SubParsersAction[Parser]") -> None:

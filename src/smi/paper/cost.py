@@ -206,7 +206,7 @@ def smi_macs(rows: int, dim: int, tile: int = 1024) -> int:
 
 
 def giga(macs: int) -> str:
-    """Format MACs in 10^9, truncated to two decimals as in the paper; small numbers get 3 digits."""
+    """Format MACs in 10^9, truncated to two decimals as in the paper; few MACs with 3 digits."""
     return f"{macs // 10**9}.{macs % 10**9 // 10**7:02}" if macs >= 10**9 else f"{macs / 1e9:.3g}"
 
 
