@@ -114,8 +114,8 @@ def test_the_interval_is_students_of_logarithms_paired_by_seed(tmp_path):
             (logs.mean(), low, high)
         )
         assert (
-            f"{math.exp(logs.mean()):.3g}, 95 % interval {math.exp(low):.3g} to {math.exp(high):.3g}, 3 seeds"
-            in finding.sentence
+            f"{math.exp(logs.mean()):.3g}, 95 % interval {math.exp(low):.3g} to "
+            f"{math.exp(high):.3g}, 3 seeds" in finding.sentence
         )
 
 

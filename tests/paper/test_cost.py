@@ -1,4 +1,4 @@
-"""Check the cost table against the paper's numbers and against PyTorch's own count of operations."""
+"""Check the cost table against the paper's numbers and PyTorch's own count of operations."""
 
 import subprocess
 import sys

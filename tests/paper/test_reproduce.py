@@ -21,6 +21,7 @@ from smi.paper.items import ITEMS, list_items
 from smi.paper.outputs import Outputs
 from smi.paper.page import reproduction_document
 from smi.paper.plan import available_setups, make_plan, plan_comparisons
+from smi.paper.reproduce import reproduce
 from smi.paper.scales import SCALES, DatasetSetup, Scale
 
 TESTS = Path(__file__).parents[1]
@@ -55,7 +56,7 @@ def run(monkeypatch, *words: str) -> int:
 
 @pytest.fixture(scope="module")
 def reproduced(tmp_path_factory):
-    """Make some items with two seeds: interrupted before the fourth run, resumed, then one table."""
+    """Make some items with two seeds: interrupted before the fourth run, resumed, one table."""
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.syspath_prepend(TESTS)
     out, calls, codes = tmp_path_factory.mktemp("reproduced") / "r", [], []
@@ -160,11 +161,12 @@ def test_the_document_has_every_claim_table_figure_and_comparison(reproduced):
         (out / file).is_file()
         for file in [*files, *(entry["file"] for entry in document["tables"])]
     )
-    facts = document["about"]["facts"]
-    assert facts["Command"].startswith("smi reproduce table-2 --scale tiny")
-    assert (
-        "smi reproduce claims table-3 gradient-norm ratio --scale tiny" in facts["Earlier commands"]
-    )
+    first, *others, last = document["about"]["calls"]
+    assert first.startswith("smi reproduce claims table-3 gradient-norm ratio --scale tiny")
+    assert "7 runs made, 3 finished before" in first
+    assert not others
+    assert last.startswith("smi reproduce table-2 --scale tiny")
+    assert last.endswith("no runs were missing")
     assert "**support.homemade.Net**" in (out / "tables" / "table-3.md").read_text()
 
 
@@ -186,6 +188,7 @@ def test_the_page_opens_in_a_browser(reproduced, page):
     page.set_viewport_size({"width": 360, "height": 800})
     page.goto((out / "index.html").as_uri())
     assert page.locator("article.claim").count() == 9
+    assert "smi reproduce table-2 --scale tiny" in page.locator("pre").inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     links = page.eval_on_selector_all("a", "links => links.map(a => a.getAttribute('href'))")
     assert all((out / link).is_file() for link in links if not link.startswith("#"))
@@ -213,7 +216,7 @@ def test_figures_are_drawn_on_the_page(reproduced, page):
     assert "Not made: it cannot be drawn." in page.locator(".missing").all_inner_texts()[-1]
 
 
-ABOUT = {"title": "t", "introduction": "", "facts": {}}
+ABOUT = {"title": "t", "introduction": "", "facts": {}, "calls": []}
 EMPTY = {"about": ABOUT, "claims": [], "tables": [], "figures": [], "comparisons": []}
 
 
@@ -233,7 +236,7 @@ def test_everything_in_the_document_is_shown_as_text(page, tmp_path):
     claim = {"name": bad, "title": bad, "paper": bad, "measure": bad}
     table = {"name": bad, "title": bad, "file": bad, "groups": [[bad, [bad]]], "rows": [[[bad]]]}
     document = {
-        "about": {"title": bad, "introduction": bad, "facts": {bad: bad}, "notes": [bad]},
+        "about": ABOUT | {"title": bad, "introduction": bad, "facts": {bad: bad}, "notes": [bad]},
         "claims": [claim | {"findings": [finding], "notes": [bad]}],
         "tables": [
             table | {"notes": [bad], "why": ""},
@@ -398,3 +401,27 @@ def test_one_gpu_cannot_train_by_two_processes(tmp_path, monkeypatch):
     )
     assert [planned.kind for planned in plan.comparisons] == ["seeds", "sweep"]
     assert "SMI was not trained by two processes" in plan.notes[-1]
+
+
+def test_the_function_is_quiet_and_returns_the_page(tmp_path, capfd):
+    index = reproduce(["table-2"], scale="minutes", out=tmp_path / "r", quiet=True)
+    assert index == tmp_path / "r" / "index.html"
+    assert index.is_file()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_entries_of_an_earlier_version_stay_on_the_page(tmp_path):
+    """That version wrote neither `datasets` nor the data of figures."""
+    index = reproduce(["table-2"], scale="minutes", out=tmp_path, quiet=True)
+    path = tmp_path / "claims.json"
+    document = json.loads(path.read_text())
+    del document["about"]["datasets"]
+    document["about"]["facts"] = {"Images": "digits (recipe digits)"}
+    figure = {"name": "ratio", "sentence": "a ratio", "files": ["figures/ratio.html"], "why": ""}
+    document["figures"] = [figure]
+    path.write_text(json.dumps(document))
+    reproduce(["table-2"], scale="minutes", out=tmp_path, quiet=True)
+    document = json.loads(path.read_text())
+    assert document["figures"] == [figure]
+    assert document["about"]["facts"]["Datasets"] == "digits (recipe digits)"
+    assert 'href="figures/ratio.html"' in index.read_text(encoding="utf-8")

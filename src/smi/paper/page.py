@@ -12,6 +12,7 @@ from smi.pages import (
     Block,
     ClaimBlock,
     ClaimSummary,
+    Code,
     Document,
     Facts,
     Link,
@@ -39,6 +40,7 @@ def reproduction_document(document: Mapping[str, Any], folder: Path) -> Document
     """
     about = document["about"]
     blocks: list[Block] = [
+        Code("\n".join(about["calls"]), "Commands that made this page"),
         Facts(list(about["facts"].items())),
         *(Text(note, note=True) for note in about.get("notes", ())),
     ]

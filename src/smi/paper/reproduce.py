@@ -35,7 +35,8 @@ from smi.terminal import announce, duration, quietly, say
 
 FORMAT = 2  # of claims.json; entries that an earlier call wrote in another format are dropped
 NUM_SEEDS = 3
-NO_RUNS = "; no runs were missing)"
+COMMENT = "  # "  # between a command and its date, so that both can be pasted into a shell
+NO_RUNS = "no runs were missing"
 INTRODUCTION = (
     "Each claim of the paper beside our measurements. A claim holds if the 95 % interval of a "
     "difference, paired by seed, lies on its side. It does not hold if the interval lies on the "
@@ -122,13 +123,13 @@ def run_plan(plan: Plan, command: str) -> Path:
     notes = [*plan.notes, *outputs.notes, *failures]
     when = f"{started:%Y-%m-%d %H:%M %Z}, {duration(time.perf_counter() - start)}"
     earlier = _earlier_document(plan)
-    call = f"{command} ({when}{_describe_count(count)}"
+    call = f"{command}{COMMENT}{when}; {_describe_count(count)}"
     about = _about(plan, _calls(command, call, earlier), notes, earlier)
     document = {"about": about, **_merged(made, earlier)}
     index = write_document(document, plan.out)
     _announce_results(document, index)
     if failures:
-        raise TrainingError(f"{len(failures)} of {count[0]} runs failed, as noted on the page")
+        raise TrainingError(f"{len(failures)} of {count[0]} runs failed: see the notes on the page")
     return index
 
 
@@ -144,7 +145,7 @@ def _announce_plan(plan: Plan, count: RunCount) -> None:
     if plan.scale.seconds_per_run and total > done:
         seconds = 60 + plan.scale.seconds_per_run * (total - done)
         estimate = f", about {duration(seconds)} on two cores"
-    say(f"in all    {total} runs, {done} of them finished already{estimate}; into {plan.out}")
+    say(f"in all    {_count(total)}, {done} of them finished already{estimate}; into {plan.out}")
 
 
 def make_comparisons(plan: Plan) -> dict[tuple[str, str], Comparison]:
@@ -212,19 +213,24 @@ def _earlier_document(plan: Plan) -> dict[str, Any]:
         return {}
     if not same:
         return {}
+    about["datasets"] = datasets
     return document | {"claims": []} if CLAIMS in plan.names else document
 
 
 def _calls(command: str, call: str, earlier: Mapping[str, Any]) -> list[str]:
     """Return the calls that made the page, without earlier repetitions that made no runs."""
     calls = earlier.get("about", {}).get("calls", [])
-    repeated = f"{command} ("
+    repeated = command + COMMENT
     return [*(c for c in calls if not (c.startswith(repeated) and c.endswith(NO_RUNS))), call]
 
 
 def _describe_count(count: RunCount) -> str:
     total, done = count
-    return f"; {total - done} runs made, {done} finished before)" if total > done else NO_RUNS
+    return f"{_count(total - done)} made, {done} finished before" if total > done else NO_RUNS
+
+
+def _count(num_runs: int) -> str:
+    return f"{num_runs} run{'s' if num_runs != 1 else ''}"
 
 
 def _about(
@@ -233,8 +239,6 @@ def _about(
     software = versions()
     datasets = plan.datasets or earlier.get("about", {}).get("datasets", "none")
     facts = {
-        "Command": calls[-1],
-        **({"Earlier commands": "; ".join(calls[:-1])} if len(calls) > 1 else {}),
         "Datasets": datasets,
         "Machine": f"{describe_device(plan.runtime.choose_device())}, {software['system']}",
         "Software": f"smi {__version__}, Python {software['python']}, torch {software['torch']}, "
