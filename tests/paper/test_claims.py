@@ -134,7 +134,7 @@ def test_measures_against_plain_numbers(tmp_path):
         ((-0.02, -0.03, -0.025), FAILS),
         ((0.02, -0.03, 0.01), OPEN),
         ((0, 0, 0), OPEN),
-        ((0.005, 0.005, 0.005), OPEN),  # one image of 200 each time: that may be rounding
+        ((0.005, 0.005, 0.005), OPEN),  # one of 200 images each time may be rounding
         ((0.01, 0.01, 0.01), HOLDS),
     ],
 )
@@ -161,11 +161,11 @@ def test_accuracy(gains, expected, tmp_path):
         (
             {0.001: (0.80, 0.81, 0.79), 0.01: (0.83, 0.84, 0.82), 0.1: (0.95, 0.96, 0.94)},
             FAILS,
-        ),  # the more the better
+        ),  # the largest λ is best
         (
             {0.001: (0.80, 0.81, 0.79), 0.01: (0.90, 0.92, 0.89), 0.1: (0.88, 0.93, 0.87)},
             OPEN,
-        ),  # one end is not beaten for sure
+        ),  # the interval to one end is on both sides of zero
         ({0.001: (0.80, 0.81, 0.79), 0.01: (0.90, 0.92, 0.89)}, OPEN),  # no middle
         ({0.001: (0.80,), 0.01: (0.90,), 0.1: (0.8,)}, OPEN),  # one seed
     ],

@@ -51,9 +51,7 @@ def test_table_1_puts_ours_beside_the_papers(tmp_path):
         ("digits", "support.homemade.Net", "3", "no", "80.0", "95.0", "linear"),
     )
     assert rows["SimCLR", "300"][1][4] == "70.0"
-    assert (
-        rows["SimCLR", "1000"][1][4] == "-"
-    )  # ours once: where the paper trained for about as long
+    assert rows["SimCLR", "1000"][1][4] == "-"  # ours stands once, at the nearest number of epochs
     assert rows["NT-Xent (reproduced)", "300"][1][4] == "-"
     assert rows["VICReg", "-"] == (
         ("-",) * 4,
@@ -113,7 +111,7 @@ def test_rows_of_a_sweep_say_their_value(tmp_path):
     ],
 )
 def test_differences_of_table_3_are_paired_by_seed(ours, said, tmp_path):
-    """Seeds that differ a lot, methods that hardly do: over the seeds that both have."""
+    """Seeds differ a lot and methods little; only seeds that both methods have count."""
     for method, scores in {"BarlowTwins": (0.5, 0.7, 0.9), "SMI": ours}.items():
         for seed, top1 in enumerate(scores):
             write_result(write_run(tmp_path / method / str(seed), method, seed=seed), top1)
@@ -146,7 +144,7 @@ def test_table_3_pairs_runs_of_one_setting(tmp_path):
         / next(p.name for p in (runs[1].folder / "eval").glob("linear-cifar10*"))
     ).unlink()
     rows = {left[0]: here for left, _, here in table_3(runs).rows}
-    assert rows["CIFAR-10"][:3] == ("40.0", "60.0", "+20.0")  # under the protocol that both have
+    assert rows["CIFAR-10"][:3] == ("40.0", "60.0", "+20.0")  # the protocol that both have
 
 
 def test_table_3_says_what_is_not_identical(tmp_path):
@@ -160,7 +158,7 @@ def test_table_3_says_what_is_not_identical(tmp_path):
     assert [here[2] for left, _, here in table.rows if here[0] != "-" or here[1] != "-"] == [
         "-",
         "-",
-    ]  # no difference of unequals
+    ]  # no difference between unequal settings
     assert any(
         "Not identical on digits: epochs is 2 for Barlow Twins, 3 for SMI" in note
         for note in table.notes
