@@ -24,7 +24,8 @@ from machine import RESULTS, command, footer, stamp
 from smi.comparison.comparison import Comparison, Estimate, Row, Trained
 from smi.comparison.figure import figure
 from smi.evaluation.results import Result, read_all
-from smi.paper.claims import Evidence, claims
+from smi.paper.claims import judge_claims
+from smi.paper.evidence import DatasetComparisons
 
 NAMES = {"cifar10-small": "CIFAR-10", "imagenette-small": "Imagenette photographs"}
 SCORES = {"kNN": "kNN", "linear-cached": "linear", "1 label": "1 label", "10 labels": "10 labels"}
@@ -45,7 +46,9 @@ def keep(folder: Path, commit: str) -> Path:
             )
     found = [
         claim.plain()
-        for claim in claims([Evidence(NAMES[recipe], pair=comparison, sweep=comparison)])
+        for claim in judge_claims(
+            [DatasetComparisons(NAMES[recipe], pair=comparison, sweep=comparison)]
+        )
         if _measured(claim.name)
     ]
     about = stamp(

@@ -28,7 +28,7 @@ def run(_: object) -> dict:
     import torch
 
     from smi import losses
-    from smi.paper.cost import peak_bytes
+    from smi.paper.timing import peak_bytes
 
     torch.set_num_threads(2)
 

@@ -181,9 +181,9 @@ def test_smi_is_the_mean_of_local_losses_without_a_collective(name, ranks):
 
 def test_bytes_sent_are_those_of_the_cost_table(ranks):
     """Each process sends its embeddings of both views to all others; here in float64, in the table float32."""
-    from smi.paper.cost import costs
+    from smi.paper.cost import count_costs
 
-    table = {row.loss: row.bytes_sent for row in costs(batch=N, dim=8, devices=2)}
+    table = {row.loss: row.bytes_sent for row in count_costs(batch=N, dim=8, devices=2)}
     assert ranks[0]["nt_xent"]["bytes_sent"] == 2 * table["NT-Xent"]
     for name, loss in (
         ("barlow_twins, more coordinates", "Barlow Twins"),

@@ -26,7 +26,7 @@ from smi.figures.gradient_norm import rolling_mean
 from smi.figures.style import DASHES, looks
 from smi.figures.tsne import embed
 from smi.figures.variance_violin import of_variances, relative_variance
-from smi.paper.tables import print_table
+from smi.paper.tables import make_table
 from smi.runs.encoder import load
 from smi.runs.names import called
 from smi.runs.restore import create, create_views
@@ -323,8 +323,7 @@ def test_a_comparison_stands_for_its_finished_runs(comparison, tmp_path, capsys,
     names = [[str(run.folder.relative_to(comparison / "runs")) for run in runs] for runs in taken]
     assert names[0] == [f"{m}/seed-{s}" for m in ("SMI", "BarlowTwins") for s in range(3)][1:]
     assert names[1] == ["SMI/seed-1", "BarlowTwins/seed-0"]  # what takes long: the first of each
-    print_table(3, [comparison])
-    assert "71.0 ± 2.5 (3)" in capsys.readouterr().out
+    assert "71.0 ± 2.5 (3)" in make_table(3, [comparison]).text()
     (comparison / "comparison.json").write_text("{}")
     with pytest.raises(UserError, match="does not describe a comparison"):
         write_figure("ratio", [comparison], tmp_path / "x.html")
