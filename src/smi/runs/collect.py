@@ -1,0 +1,75 @@
+"""Find the runs that folders hold: a run's own folder, or that of a comparison."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from smi.errors import UserError
+from smi.files import expand
+from smi.terminal import announce
+
+COMPARISON = "comparison.json"
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """One run that comparison.json lists. `failed` says why it did not finish, or is empty."""
+
+    row: str
+    seed: int
+    folder: Path
+    failed: str
+
+
+def is_comparison(folder: Path) -> bool:
+    """Tell whether a folder is that of a comparison and not that of a run."""
+    return (folder / COMPARISON).is_file() and not (folder / "config.yaml").is_file()
+
+
+def collect_runs(sources: Sequence[str | Path], *, max_rows: int | None = None) -> list[Path]:
+    """Return the folders of all runs in `sources`; a comparison stands for its finished runs.
+
+    max_rows: take the first seed of so many rows of a comparison; None takes every run.
+    """
+    folders: list[Path] = []
+    for source in map(expand, sources):
+        if not is_comparison(source):
+            folders.append(source)
+            continue
+        rows: dict[str, list[Path]] = {}
+        for run in read_compared(source):
+            if run.failed:
+                announce(f"left out: {run.row}, seed {run.seed}, which failed")
+            else:
+                rows.setdefault(run.row, []).append(run.folder)
+        if not rows:
+            raise UserError(f"{source} has no finished run yet")
+        if max_rows is None:
+            folders += [folder for runs in rows.values() for folder in runs]
+        else:
+            folders += [runs[0] for runs in rows.values()][:max_rows]
+    return folders
+
+
+def read_compared(folder: Path) -> list[ComparedRun]:
+    """List the runs of a comparison, in the order of its rows."""
+    path = folder / COMPARISON
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+        return [
+            ComparedRun(row["name"], run["seed"], locate_run(folder, run["folder"]), run["failed"])
+            for row in rows
+            for run in row["runs"]
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} does not describe a comparison ({error!r}): `smi compare` writes it anew"
+        ) from error
+
+
+def locate_run(folder: Path, recorded: str) -> Path:
+    """Return where a run of the comparison `folder` lies now: beside it, or where it was made."""
+    last = Path(*Path(recorded).parts[-2:])
+    places = (folder / "runs" / last, folder.parent / "runs" / last)  # comparisons may share runs
+    return next((place for place in places if place.is_dir()), Path(recorded))
