@@ -208,17 +208,33 @@ def _add_pretraining(command: Parser) -> None:
 
 def _pretrain(arguments: argparse.Namespace) -> None:
     if arguments.list:
-        from smi.config.schema import print_recipes
+        from smi.config.schema import list_recipes
 
-        return print_recipes()
+        return print(list_recipes().text())
     if arguments.out is None:
         raise UserError("give the run a folder: --out runs/mine")
-    from smi.training.pretrain import pretrain, say_what_next
+    from smi.device import Runtime
+    from smi.training.plan import next_steps
+    from smi.training.pretrain import pretrain
 
-    names = ("out", "method", "seed", "fresh")
-    return say_what_next(
-        pretrain(**_pretraining(arguments), **{name: getattr(arguments, name) for name in names})
+    given = _pretraining(arguments)
+    named = {name: given[name] for name in ("encoder", "epochs", "batch_size")}
+    named |= {"seed": arguments.seed}
+    named = {name: value for name, value in named.items() if value is not None}
+    run = pretrain(
+        given["recipe"],
+        out=arguments.out,
+        data=given["data"],
+        method=arguments.method,
+        overrides=given["settings"] | named,
+        fresh=arguments.fresh,
+        loggers=given["loggers"],
+        compiled=given["compiled"],
+        runtime=Runtime(given["device"], given["root"], given["num_workers"]),
     )
+    if text := next_steps(run):
+        print(text)
+    return None
 
 
 def _pretraining(arguments: argparse.Namespace) -> dict[str, Any]:

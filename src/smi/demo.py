@@ -23,7 +23,12 @@ def demo(out: Path, *, epochs: int | None = None) -> None:
     begun = time.perf_counter()
     runs = {}
     for method in METHODS:
-        runs[method] = pretrain("digits", out=out / method, method=method, epochs=epochs)
+        runs[method] = pretrain(
+            "digits",
+            out=out / method,
+            method=method,
+            overrides={} if epochs is None else {"epochs": epochs},
+        )
         print(flush=True)
     print("Accuracy on held-out digits of a linear classifier, given so many labels of each class")
     print("(mean and 95 % interval over draws of the labels; the encoders saw none):\n")

@@ -12,21 +12,34 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import smi
-from smi.runs.checkpoint import save_encoder
 from smi.data import load as load_images
 from smi.errors import UserError
 from smi.evaluation import extract
 from smi.nn import create_encoder
+from smi.runs.checkpoint import save_encoder
 from smi.runs.encoder import Pretrained
 
-HEADER = {"encoder": {"name": "support.homemade.Net"}, "image_size": 16, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}
+HEADER = {
+    "encoder": {"name": "support.homemade.Net"},
+    "image_size": 16,
+    "mean": [0.5, 0.4, 0.3],
+    "std": [0.2, 0.3, 0.4],
+}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run") / "mine"
     settings = {"data.images": 64, "log.probe_every": 0}
-    smi.pretrain("digits", out=folder, encoder="support.homemade.Net", epochs=1, batch_size=32, device="cpu", settings=settings)
+    smi.pretrain(
+        "digits",
+        out=folder,
+        encoder="support.homemade.Net",
+        epochs=1,
+        batch_size=32,
+        device="cpu",
+        settings=settings,
+    )
     return folder
 
 
@@ -36,7 +49,11 @@ def file(tmp_path: Path) -> Path:
     encoder = create_encoder("support.homemade.Net", image_size=16)
     torch.nn.init.normal_(encoder.network.norm.running_mean)
     path = tmp_path / "net.safetensors"
-    save_encoder(path, encoder.network.state_dict(), HEADER | {"resolution": 24, "about": {"method": "SMI", "epoch": 3}})
+    save_encoder(
+        path,
+        encoder.network.state_dict(),
+        HEADER | {"resolution": 24, "about": {"method": "SMI", "epoch": 3}},
+    )
     return path
 
 
@@ -70,7 +87,11 @@ def test_a_run_and_its_file_are_one_encoder(run):
     for name in ("settings", "image_size", "resolution", "mean", "std", "dim"):
         assert getattr(ours, name) == getattr(filed, name)
     assert (ours.source, filed.source) == (run, run / "encoder.safetensors")
-    assert ours.about == filed.about == {"method": "SMI", "data": "digits", "seed": 0, "step": 2, "epoch": 1}
+    assert (
+        ours.about
+        == filed.about
+        == {"method": "SMI", "data": "digits", "seed": 0, "step": 2, "epoch": 1}
+    )
     assert ours.digest() == filed.digest()
 
 
@@ -104,7 +125,9 @@ def test_the_digest_is_of_names_values_and_shapes(file, tmp_path):
 def test_the_transform_is_what_evaluation_reads(file, pictures):
     """To the bit, of whatever is given."""
     encoder = smi.load(file)
-    store = load_images(pictures[0].parent, "pretrain", resolution=24, largest_cache=0, num_workers=1)
+    store = load_images(
+        pictures[0].parent, "pretrain", resolution=24, largest_cache=0, num_workers=1
+    )
     reference = extract(encoder, store, mean=encoder.mean, std=encoder.std, size=16)
     pixels = store[:]
     store.close()
@@ -118,7 +141,9 @@ def test_the_transform_is_what_evaluation_reads(file, pictures):
         with Image.open(path) as image:
             assert torch.equal(encoder.transform(str(path)), x[i : i + 1])
             assert torch.equal(encoder.transform(image), x[i : i + 1])
-    assert torch.equal(encoder.transform([Image.open(io.BytesIO(path.read_bytes())) for path in pictures]), x)
+    assert torch.equal(
+        encoder.transform([Image.open(io.BytesIO(path.read_bytes())) for path in pictures]), x
+    )
     assert not torch.equal(x[0], x[1])  # turned
     assert not torch.equal(x[0], x[2])  # on white
 
@@ -132,7 +157,11 @@ def test_an_image_that_was_given_is_left_as_it_was(file, pictures):
 
 def test_resolution_is_the_image_size_where_none_is_said(tmp_path):
     path = tmp_path / "net.safetensors"
-    save_encoder(path, create_encoder("support.homemade.Net", image_size=16).network.state_dict(), HEADER | {"resolution": None})
+    save_encoder(
+        path,
+        create_encoder("support.homemade.Net", image_size=16).network.state_dict(),
+        HEADER | {"resolution": None},
+    )
     encoder = smi.load(path)
     assert isinstance(encoder, Pretrained)
     assert (encoder.resolution, encoder.image_size, encoder.about) == (16, 16, {})
@@ -157,7 +186,9 @@ def test_what_is_no_image_is_a_sentence(file, tmp_path, monkeypatch, images, say
     Path("empty.png").touch()
     Path("text.jpg").write_text("hello")
     noise = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 30, 3), dtype=np.uint8)).save(noise, "PNG")
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 30, 3), dtype=np.uint8)).save(
+        noise, "PNG"
+    )
     Path("cut.png").write_bytes(noise.getvalue()[:900])
     with pytest.raises(UserError) as caught:
         smi.load(file).transform(images)
@@ -166,7 +197,11 @@ def test_what_is_no_image_is_a_sentence(file, tmp_path, monkeypatch, images, say
 
 
 def header(**changes: object) -> dict[str, str]:
-    return {"smi": json.dumps({name: value for name, value in (HEADER | changes).items() if value is not None})}
+    return {
+        "smi": json.dumps(
+            {name: value for name, value in (HEADER | changes).items() if value is not None}
+        )
+    }
 
 
 @pytest.mark.parametrize(
@@ -175,16 +210,24 @@ def header(**changes: object) -> dict[str, str]:
         (None, "does not say which network its weights are of"),
         ({"format": "pt"}, "does not say which network its weights are of"),
         (header(mean=None), "cannot be loaded: 'mean'"),
-        (header(encoder={"name": "resnet-small"}), "cannot be loaded: Error(s) in loading state_dict"),
+        (
+            header(encoder={"name": "resnet-small"}),
+            "cannot be loaded: Error(s) in loading state_dict",
+        ),
         (header(encoder={"name": "support.homemade.Net", "width": 9}), "size mismatch"),
-        (header(encoder={"name": "resnet-smal"}), "there is no encoder 'resnet-smal': did you mean resnet-small?"),
+        (
+            header(encoder={"name": "resnet-smal"}),
+            "there is no encoder 'resnet-smal': did you mean resnet-small?",
+        ),
         ({"smi": "{"}, "cannot be loaded: "),
         ({"smi": "[]"}, "cannot be loaded: "),
     ],
 )
 def test_a_file_of_another_kind_is_a_sentence(tmp_path, metadata, says):
     path = tmp_path / "net.safetensors"
-    save_file(create_encoder("support.homemade.Net", image_size=16).network.state_dict(), path, metadata)
+    save_file(
+        create_encoder("support.homemade.Net", image_size=16).network.state_dict(), path, metadata
+    )
     with pytest.raises(UserError) as caught:
         smi.load(path)
     assert says in str(caught.value)
@@ -215,8 +258,15 @@ def test_what_is_not_there_is_a_sentence(run, tmp_path):
 
 def test_a_file_of_weights_runs_nothing(tmp_path: Path) -> None:
     """Its header may name a class of networks, and nothing else that could be called."""
-    for settings in ({"name": "os.mkdir", "path": str(tmp_path / "ran")}, {"name": "pathlib.Path", "self": "x"}):
-        save_encoder(tmp_path / "evil.safetensors", {"weight": torch.zeros(1)}, HEADER | {"encoder": settings})
+    for settings in (
+        {"name": "os.mkdir", "path": str(tmp_path / "ran")},
+        {"name": "pathlib.Path", "self": "x"},
+    ):
+        save_encoder(
+            tmp_path / "evil.safetensors",
+            {"weight": torch.zeros(1)},
+            HEADER | {"encoder": settings},
+        )
         with pytest.raises(UserError, match="no class of networks"):
             smi.load(tmp_path / "evil.safetensors")
     assert not (tmp_path / "ran").exists()

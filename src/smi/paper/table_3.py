@@ -6,7 +6,7 @@ from itertools import zip_longest
 from typing import Any
 
 from smi.comparison.comparison import Estimate
-from smi.config.schema import differences
+from smi.config.schema import changed_settings
 from smi.paper.numbers import TABLE_3
 from smi.paper.table_1 import Here, mean, measured
 from smi.runs.names import as_key
@@ -150,10 +150,9 @@ def _unequal(ours: Sequence[Here]) -> list[str]:
             for method in METHODS
         )
         if ones and others and not {_key(here) for here in ones} & {_key(here) for here in others}:
-            found = differences(ones[0].setting, others[0].setting)
             told = "; ".join(
-                text.replace(" there,", " of Barlow Twins,").replace(" asked", " of SMI")
-                for text in found
+                f"{key}: {one} of Barlow Twins, {other} of SMI"
+                for key, one, other in changed_settings(ones[0].setting, others[0].setting)
             )
             notes.append(f"Not identical on {data}: {told or 'protocols'}.")
     return notes
