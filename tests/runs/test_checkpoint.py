@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Write files whole or not at all, and read checkpoints safely."""
 
 import json
 

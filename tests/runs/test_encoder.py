@@ -1,4 +1,4 @@
-"""smi.load: what a run left, ready to call, and its transform."""
+"""Load encoders of runs and files, and transform their input."""
 
 import io
 import json
@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 import smi
 from smi.data import load as load_images
+from smi.device import Runtime
 from smi.errors import UserError
 from smi.evaluation import extract
 from smi.nn import create_encoder
@@ -30,22 +31,20 @@ HEADER = {
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run") / "mine"
-    settings = {"data.images": 64, "log.probe_every": 0}
-    smi.pretrain(
-        "digits",
-        out=folder,
-        encoder="support.homemade.Net",
-        epochs=1,
-        batch_size=32,
-        device="cpu",
-        settings=settings,
-    )
+    overrides = {
+        "encoder": "support.homemade.Net",
+        "epochs": 1,
+        "batch_size": 32,
+        "data.images": 64,
+        "log.probe_every": 0,
+    }
+    smi.pretrain("digits", out=folder, overrides=overrides, runtime=Runtime(device="cpu"))
     return folder
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Of random weights, for squares of 24 pixels that become 16."""
+    """Write random weights of an encoder for squares of 24 pixels that are resized to 16."""
     encoder = create_encoder("support.homemade.Net", image_size=16)
     torch.nn.init.normal_(encoder.network.norm.running_mean)
     path = tmp_path / "net.safetensors"
@@ -59,7 +58,10 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> list[Path]:
-    """Wide, upright and turned by EXIF, transparent, a palette, grey; the JPEGs so large that they are decoded at a fraction."""
+    """Write wide, EXIF-rotated, transparent, palette and grey images.
+
+    The JPEGs are so large that they are decoded at a fraction of their size.
+    """
     folder = tmp_path / "pictures"
     folder.mkdir()
     colours = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
@@ -96,7 +98,7 @@ def test_a_run_and_its_file_are_one_encoder(run):
 
 
 def test_a_run_gives_its_last_checkpoint(run, tmp_path):
-    """Not its encoder.safetensors, which an unfinished run has not."""
+    """An unfinished run has no encoder.safetensors."""
     shutil.copytree(run, tmp_path / "other")
     state = torch.load(tmp_path / "other" / "checkpoints" / "last.pt", weights_only=True)
     state["method"]["encoder.network.conv.weight"] *= 2
@@ -106,7 +108,7 @@ def test_a_run_gives_its_last_checkpoint(run, tmp_path):
     assert changed.digest() != smi.load(run).digest()
 
 
-def test_a_folder_of_nothing_but_the_file(file):
+def test_a_folder_with_only_the_exported_file(file):
     folder = file.parent / "exported"
     folder.mkdir()
     shutil.copy(file, folder / "encoder.safetensors")
@@ -123,7 +125,7 @@ def test_the_digest_is_of_names_values_and_shapes(file, tmp_path):
 
 
 def test_the_transform_is_what_evaluation_reads(file, pictures):
-    """To the bit, of whatever is given."""
+    """Compare to the bit, for every kind of input."""
     encoder = smi.load(file)
     store = load_images(
         pictures[0].parent, "pretrain", resolution=24, largest_cache=0, num_workers=1
@@ -148,14 +150,14 @@ def test_the_transform_is_what_evaluation_reads(file, pictures):
     assert not torch.equal(x[0], x[2])  # on white
 
 
-def test_an_image_that_was_given_is_left_as_it_was(file, pictures):
+def test_the_given_image_is_not_changed(file, pictures):
     with Image.open(pictures[0]) as image:
         smi.load(file).transform(image)
         assert image.size == (300, 200)
         assert np.array_equal(np.asarray(image), np.asarray(Image.open(pictures[0])))
 
 
-def test_resolution_is_the_image_size_where_none_is_said(tmp_path):
+def test_the_default_resolution_is_the_image_size(tmp_path):
     path = tmp_path / "net.safetensors"
     save_encoder(
         path,
@@ -180,7 +182,7 @@ def test_resolution_is_the_image_size_where_none_is_said(tmp_path):
         (["whole.png", "."], ". cannot be read: Is a directory"),
     ],
 )
-def test_what_is_no_image_is_a_sentence(file, tmp_path, monkeypatch, images, says):
+def test_an_unreadable_image_is_a_sentence(file, tmp_path, monkeypatch, images, says):
     monkeypatch.chdir(tmp_path)
     Image.new("RGB", (30, 30), "red").save("whole.png")
     Path("empty.png").touch()
@@ -207,8 +209,8 @@ def header(**changes: object) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("metadata", "says"),
     [
-        (None, "does not say which network its weights are of"),
-        ({"format": "pt"}, "does not say which network its weights are of"),
+        (None, "does not name the network of its weights"),
+        ({"format": "pt"}, "does not name the network of its weights"),
         (header(mean=None), "cannot be loaded: 'mean'"),
         (
             header(encoder={"name": "resnet-small"}),
@@ -238,11 +240,11 @@ def test_a_damaged_file_is_a_sentence(file):
     whole = file.read_bytes()
     for damaged in (whole[:-10], whole[:30], b"", b"hello, world"):
         file.write_bytes(damaged)
-        with pytest.raises(UserError, match="is not a file of safetensors: give a run's folder"):
+        with pytest.raises(UserError, match="is not a safetensors file: give the folder of a run"):
             smi.load(file)
 
 
-def test_what_is_not_there_is_a_sentence(run, tmp_path):
+def test_a_missing_run_or_encoder_is_a_sentence(run, tmp_path):
     with pytest.raises(UserError, match="there is no run or encoder nowhere/mine"):
         smi.load("nowhere/mine")
     with pytest.raises(UserError, match="is not a run: it has no config"):
@@ -252,12 +254,12 @@ def test_what_is_not_there_is_a_sentence(run, tmp_path):
     with pytest.raises(UserError, match="has no checkpoint yet"):
         smi.load(tmp_path / "begun")
     (tmp_path / "begun" / "config.yaml").write_text("method: {name: SMI}\n")
-    with pytest.raises(UserError, match="is damaged: it does not say 'views'"):
+    with pytest.raises(UserError, match="is damaged: 'views' is not set"):
         smi.load(tmp_path / "begun")
 
 
 def test_a_file_of_weights_runs_nothing(tmp_path: Path) -> None:
-    """Its header may name a class of networks, and nothing else that could be called."""
+    """The header may name a network class, and nothing else that could be called."""
     for settings in (
         {"name": "os.mkdir", "path": str(tmp_path / "ran")},
         {"name": "pathlib.Path", "self": "x"},
@@ -267,12 +269,12 @@ def test_a_file_of_weights_runs_nothing(tmp_path: Path) -> None:
             {"weight": torch.zeros(1)},
             HEADER | {"encoder": settings},
         )
-        with pytest.raises(UserError, match="no class of networks"):
+        with pytest.raises(UserError, match="is not a network class"):
             smi.load(tmp_path / "evil.safetensors")
     assert not (tmp_path / "ran").exists()
 
 
-def test_where_named_sets_lie_does_not_leave_with_the_encoder(run: Path, tmp_path: Path) -> None:
+def test_the_root_of_datasets_is_not_published_with_the_encoder(run: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(run, tmp_path / "run")
     about = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(about | {"root": "/home/someone/secret"}))
