@@ -43,7 +43,7 @@ def test_tensorboard(tmp_path):
     assert (event.step, event.value) == (7, 1.0)
 
 
-def test_wandb_goes_on_with_the_run_it_began(tmp_path, monkeypatch):
+def test_wandb_resumes_its_run(tmp_path, monkeypatch):
     begun, logged = [], []
 
     class Run:
@@ -67,7 +67,7 @@ def test_wandb_goes_on_with_the_run_it_began(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb"])
-def test_what_is_not_installed_is_a_sentence(name, tmp_path, monkeypatch):
+def test_a_logger_that_is_not_installed_is_a_sentence(name, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(UserError, match=f"smi-ssl\\[{name}\\]"):

@@ -9,7 +9,7 @@ from smi.config.schema import flat
 from smi.errors import UserError
 from smi.runs.run import Run
 
-# Display names of methods whose class has none.
+# Display names for method classes that do not define one.
 SPELT = {"BarlowTwins": "Barlow Twins", "MoCoV2": "MoCo v2"}
 
 
