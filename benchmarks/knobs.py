@@ -50,6 +50,7 @@ def run(
     import torch
 
     import smi
+    from smi.device import Runtime
 
     budget = CHOSEN if chosen else BUDGETS[recipe]
     common = ({} if chosen else {"data.validation": 0.1}) | budget | {"log.probe_every": 100}
@@ -72,7 +73,12 @@ def run(
             continue
         with tempfile.TemporaryDirectory() as folder:
             trained = smi.pretrain(
-                recipe, out=f"{folder}/run", method=method, settings=common | settings, **where
+                recipe,
+                out=f"{folder}/run",
+                data=where["data"],
+                method=method,
+                overrides=common | settings,
+                runtime=Runtime(root=where["root"]),
             )
             losses = [line["loss"] for line in trained.metrics()]
             found[label] = {

@@ -82,12 +82,13 @@ def _ours(method: str, root: Path | None, parts: dict[str, list[float]]) -> floa
     import smi
     import smi.training.journal
     import smi.training.loop
+    from smi.device import Runtime
 
     with (
         tempfile.TemporaryDirectory() as folder,
         _timed(smi.training.loop, "gradient_norm", parts, "gradient norm"),
     ):
-        with _timed(smi.training.journal.Journal, "_line", parts, "metrics"):
+        with _timed(smi.training.journal.Journal, "_write_metrics", parts, "metrics"):
             settings = {
                 "data.images": N * (WARM_UP + STEPS),
                 "log.every": EVERY,
@@ -99,9 +100,8 @@ def _ours(method: str, root: Path | None, parts: dict[str, list[float]]) -> floa
                 "cifar10-small",
                 out=f"{folder}/run",
                 method=method,
-                epochs=1,
-                root=root,
-                settings=settings,
+                overrides=settings | {"epochs": 1},
+                runtime=Runtime(root=root),
             )
         times = [EVERY * N / line["timing"]["images_per_second"] for line in run.metrics()]
     return STEPS * N / sum(times[WARM_UP // EVERY :])

@@ -31,7 +31,7 @@ from smi.data import Batches, load
 from smi.device import describe_device
 from smi.errors import TrainingError, UserError
 from smi.evaluation.results import Result, Score
-from smi.runs.restore import create, create_views
+from smi.runs.restore import build_method, build_views
 
 TESTS = Path(__file__).parents[1]
 SETTINGS = {"method.widths": [16, 16], "log.probe_every": 0, "data.images": 512}
@@ -413,7 +413,7 @@ def test_another_configuration_is_refused_and_named(interrupted, capfd):
     out, _, kept = interrupted
     with pytest.raises(
         UserError,
-        match=r"^SMI, seed 0: .* was begun with another configuration \(epochs: 8 there, 3 asked",
+        match=r"^SMI, seed 0: .* was created with a different configuration \(epochs is 8 in",
     ):
         compare("digits", methods=["SMI", "BarlowTwins"], seeds=2, out=out, **TINY | {"epochs": 3})
     assert capfd.readouterr().out == ""
@@ -535,9 +535,9 @@ def test_methods_are_paired(tmp_path):
     store = load("digits", "pretrain")
     seen: dict[int, list[list[torch.Tensor]]] = {0: [], 1: []}
     for job in jobs:
-        method = create(job.config, len(store))
+        method = build_method(job.config, len(store))
         batch = Batches(store, 32, seed=job.config.seed).batch(3)
-        views = create_views(job.config, method)(batch.images, batch.generator())
+        views = build_views(job.config, method)(batch.images, batch.generator())
         seen[job.seed].append([batch.index, *views[:2], *method.encoder.state_dict().values()])
     for found in seen.values():
         assert all(

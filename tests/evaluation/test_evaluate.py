@@ -27,7 +27,8 @@ TINY = {
     "encoder": "support.homemade.Net",
     "batch_size": 64,
     "epochs": 1,
-    "settings": {"method.widths": "[16, 16]", "log.probe_images": 200},
+    "method.widths": "[16, 16]",
+    "log.probe_images": 200,
 }
 
 
@@ -49,7 +50,7 @@ def trained(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(TESTS)
         return [
-            smi.pretrain("digits", out=folder / method, method=method, **TINY).folder
+            smi.pretrain("digits", out=folder / method, method=method, overrides=TINY).folder
             for method in ("SMI", "BarlowTwins")
         ]
 

@@ -29,7 +29,7 @@ from smi.figures.variance_violin import of_variances, relative_variance
 from smi.paper.tables import make_table
 from smi.runs.encoder import load
 from smi.runs.names import called
-from smi.runs.restore import create, create_views
+from smi.runs.restore import build_method, build_views
 from smi.runs.run import Run
 from support.made_up import write_result, write_run
 
@@ -48,7 +48,7 @@ def trained(tmp_path_factory):
     """Two tiny runs on digits."""
     folder = tmp_path_factory.mktemp("runs")
     for method in ("SMI", "BarlowTwins"):
-        smi.pretrain("digits", out=folder / method, method=method, settings=SETTINGS, **OURS)
+        smi.pretrain("digits", out=folder / method, method=method, overrides=SETTINGS | OURS)
     return [folder / "SMI", folder / "BarlowTwins"]
 
 
@@ -588,11 +588,14 @@ def test_landscape_shows_real_pairs_of_a_run(trained):
 
 def test_pairs_take_no_float64_of_a_gpu(trained, on_mps):
     config = resolve(trained[0] / "config.yaml")
-    method, images = create(config, 256), torch.randint(0, 256, (12, 3, 8, 8), dtype=torch.uint8)
-    expected = land.positive_pairs(method, create_views(config, method), images)
+    method, images = (
+        build_method(config, 256),
+        torch.randint(0, 256, (12, 3, 8, 8), dtype=torch.uint8),
+    )
+    expected = land.positive_pairs(method, build_views(config, method), images)
     method.projector.register_forward_hook(lambda module, inputs, z: on_mps(z))
     np.testing.assert_allclose(
-        land.positive_pairs(method, create_views(config, method), images).rho, expected.rho
+        land.positive_pairs(method, build_views(config, method), images).rho, expected.rho
     )
 
 

@@ -46,9 +46,12 @@ def finished(tmp_path_factory) -> Path:
     smi.pretrain(
         "digits",
         out=out,
-        epochs=1,
-        batch_size=128,
-        settings={"log.probe_images": 200, "method.widths": [16, 16]},
+        overrides={
+            "epochs": 1,
+            "batch_size": 128,
+            "log.probe_images": 200,
+            "method.widths": [16, 16],
+        },
     )
     return out
 

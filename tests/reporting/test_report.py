@@ -45,10 +45,7 @@ def compared(tmp_path_factory):
                     "digits",
                     out=where,
                     method=method,
-                    encoder="resnet-small",
-                    epochs=1,
-                    batch_size=64,
-                    settings=SETTINGS,
+                    overrides=SETTINGS | {"encoder": "resnet-small", "epochs": 1, "batch_size": 64},
                 )
                 results = evaluate([where], protocols=["knn", "linear-cached"])[0][1]
             else:

@@ -34,8 +34,7 @@ from smi.errors import TrainingError, UserError
 from smi.evaluation.evaluate import evaluate
 from smi.evaluation.results import Result
 from smi.files import disk_errors, expand
-from smi.runs.checkpoint import load as load_checkpoint
-from smi.runs.restore import create, create_views
+from smi.runs.restore import build_method, load_method, load_views
 from smi.runs.run import Run
 from smi.terminal import duration
 from smi.training.loggers import check_loggers
@@ -205,7 +204,7 @@ def _prepare(jobs: Sequence[Job], place: Place) -> None:
         check_same(job, count)
     for job in jobs:
         if job.seed == 0 and not job.done:
-            create(job.config, count)
+            build_method(job.config, count)
 
 
 class Work:
@@ -350,12 +349,12 @@ class Work:
             batch = (
                 Batches(images.pretrain, config.batch_size, seed=config.seed).batch(0).to(device)
             )
-            method = create(config, len(images.pretrain)).to(device)
         finally:
             images.close()
-        method.load_state_dict(load_checkpoint(Run(job.folder).checkpoint, device)["method"])
+        run = Run(job.folder)
+        method = load_method(run, device=device)
         method.progress, method.epoch = 1.0, config.epochs - 1
-        views = create_views(config, method)(batch.images, batch.generator())
+        views = load_views(run, method)(batch.images, batch.generator())
         seconds = loss_seconds(
             method, views, batch, precision=choose_precision(config.precision, device)
         )

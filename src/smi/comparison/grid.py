@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from smi.config.resolve import resolve
-from smi.config.schema import Config, differences, plain
+from smi.config.schema import Config
 from smi.errors import UserError
 from smi.methods import find_method, name_of, settings_of
 from smi.runs.run import Run
@@ -163,11 +163,8 @@ def check_same(job: Job, num_images: int) -> None:
     if not job.status:
         return
     run = Run(job.folder)
-    changed = differences({**run.config, "methods": {}}, {**plain(job.config), "methods": {}})
-    if (before := run.about.get("num_images", num_images)) != num_images:
-        changed.append(f"num_images: {before} there, {num_images} now")
-    if changed:
+    if changes := run.differences(job.config, num_images=num_images):
         raise UserError(
-            f"{job.name}: {job.folder} was begun with another configuration ({'; '.join(changed)}): repeat it as it was, or choose "
-            "another --out"
+            f"{job.name}: {job.folder} was created with a different configuration "
+            f"({'; '.join(changes)}). Use the same settings, or another --out."
         )

@@ -161,16 +161,13 @@ def _landscape(asked: Asked) -> Any:
         return landscape()
     if len(asked.runs) > 1:
         raise UserError(f"the landscape shows pairs of one run, not of {len(asked.runs)}")
-    from smi.config.resolve import resolve
     from smi.figures.sample import Sample
-    from smi.runs.restore import create, create_views
+    from smi.runs.restore import load_method, load_views
 
     (run,) = asked.runs
-    config = resolve(run.folder / "config.yaml")
-    method = create(config, run.about.get("num_images") or 1)
+    config = run.resolve()
     state = run.state()
-    method.load_state_dict(state["method"])
-    method.to(choose_device(asked.device))
+    method = load_method(run, device=choose_device(asked.device), state=state)
     source = asked.data or config.data.source
     sample = Sample(
         source,
@@ -188,9 +185,7 @@ def _landscape(asked: Asked) -> Any:
         if config.method["name"] == "SMI"
     }
     shape = Shape(**settings)
-    pairs = positive_pairs(
-        method, create_views(config, method), images, seed=asked.seed, eps=shape.eps
-    )
+    pairs = positive_pairs(method, load_views(run, method), images, seed=asked.seed, eps=shape.eps)
     epoch = run.epoch(state["step"])
     after = f" after {epoch:g} epochs" if epoch is not None else ""
     (name,) = asked.called()

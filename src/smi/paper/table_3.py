@@ -6,7 +6,7 @@ from itertools import zip_longest
 from typing import Any
 
 from smi.comparison.comparison import Estimate
-from smi.config.schema import flat
+from smi.config.schema import changed_settings
 from smi.paper.measured import SEEDS_NOTE, MeasuredRow, format_mean, measured_rows, protocol_notes
 from smi.paper.numbers import BARLOW_TWINS, SMI, TABLE_3, Table3Row
 from smi.runs.names import as_key
@@ -165,9 +165,7 @@ def _notes(measured: Rows) -> Iterator[str]:
 
 
 def _different_settings(barlow_twins: Mapping[str, Any], smi: Mapping[str, Any]) -> list[str]:
-    first, second = dict(flat(barlow_twins)), dict(flat(smi))
     return [
-        f"{key} is {first.get(key, 'absent')} for Barlow Twins, {second.get(key, 'absent')} for SMI"
-        for key in sorted(first.keys() | second.keys())
-        if first.get(key) != second.get(key)
+        f"{key} is {theirs} for Barlow Twins, {ours} for SMI"
+        for key, theirs, ours in changed_settings(barlow_twins, smi)
     ]

@@ -23,7 +23,6 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from smi import __version__
-from smi.config.resolve import resolve as read_config
 from smi.data import Batch
 from smi.data.folders import FileSet
 from smi.data.sources import resolve
@@ -39,7 +38,7 @@ from smi.figures.variance_violin import relative_variance
 from smi.files import write_text
 from smi.losses.embeddings import unit_rows
 from smi.runs.encoder import Pretrained, load
-from smi.runs.restore import create, create_views
+from smi.runs.restore import load_method, load_views
 from smi.runs.run import Run
 from smi.terminal import Progress
 from smi.views.normalisation import normalise
@@ -266,11 +265,9 @@ class Painter:
 
     def _pairs(self) -> None:
         """Views as the run's policy draws them, of images it was pretrained on, and how its embeddings of them agree."""
-        config = read_config(self.run.folder / "config.yaml")
-        method = create(config, self.run.about.get("num_images") or 1)
-        method.load_state_dict(self.run.state()["method"])
-        method.to(self.device)
-        views = create_views(config, method)
+        config = self.run.resolve()
+        method = load_method(self.run, device=self.device)
+        views = load_views(self.run, method)
         sample = Sample(
             self.asked.source, self.asked.root, PAIRS, self.asked.seed, self.num_workers, "pretrain"
         )

@@ -1,4 +1,4 @@
-"""Names of runs, rows and datasets, as tables and figures print them."""
+"""Name runs, rows of comparisons and datasets as tables and figures print them."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,31 +9,51 @@ from smi.config.schema import flat
 from smi.errors import UserError
 from smi.runs.run import Run
 
+# Display names for method classes that do not define one.
 SPELT = {"BarlowTwins": "Barlow Twins", "MoCoV2": "MoCo v2"}
 
 
+# ----------------------------------------------------------------------------- names of one thing
+
+
 def data_of(run: Run) -> str:
-    """A set's name, or that of the folder."""
+    """Return the name of a run's dataset or folder."""
     source = str(run.config["data"]["source"])
     return Path(source).name or source
 
 
 def method_of(run: Run) -> str:
-    name = str(run.config["method"]["name"])
-    return SPELT.get(name, name.rsplit(".", 1)[-1])
+    """Return the display name of a run's method."""
+    described = (run.facts.method or {}).get("display_name")
+    return str(described) if described else _display_name(str(run.config["method"]["name"]))
 
 
 def spelt(name: str) -> str:
-    """The name of a row of a comparison."""
-    method, comma, rest = name.partition(",")
-    return SPELT.get(method, method.rsplit(".", 1)[-1]) + comma + rest.replace("redundancy_weight=", "λ = ")
+    """Return the display name of a comparison's row: `BarlowTwins, redundancy_weight=0.1`."""
+    method, comma, setting = name.partition(",")
+    return _display_name(method) + comma + setting.replace("redundancy_weight=", "λ = ")
+
+
+def weight_of(run: Run) -> float | None:
+    """Return the paper's λ, or None for a method that has none."""
+    weight = run.config["method"].get("redundancy_weight")
+    return None if weight is None else float(weight)
+
+
+def _display_name(method: str) -> str:
+    """Return the display name of a method, given its class name or import path."""
+    from smi.methods import HOMES, find_method
+
+    if method not in HOMES:  # a user's module may no longer be importable
+        return method.rsplit(".", 1)[-1]
+    return str(getattr(find_method(method), "display_name", "")) or SPELT.get(method, method)
+
+
+# -------------------------------------------------------------------------- names of several runs
 
 
 def called(runs: Sequence[Run], *, by_data: bool = True) -> dict[str, Run]:
-    """By method, and by whatever else tells those of one method apart: λ, encoder, epochs, another setting, seed; at last their folders.
-
-    by_data: runs on different images say which.
-    """
+    """Return runs by unique names; see `names_of`."""
     folders = [run.folder.resolve() for run in runs]
     for i, folder in enumerate(folders):
         if folder in folders[:i]:
@@ -42,102 +62,126 @@ def called(runs: Sequence[Run], *, by_data: bool = True) -> dict[str, Run]:
 
 
 def names_of(runs: Sequence[Run], *, by_data: bool = True) -> list[str]:
-    """Without by_data, runs on different images may be called the same: what tells some apart on one set is said on all of them."""
+    """Name runs by method and by what distinguishes runs of the same method.
+
+    That is λ, the encoder, the epochs, another setting, the seed, and last the folder.
+    by_data: add the dataset to the names if there are several. Otherwise runs on different
+    datasets may have the same name, and a setting that differs on one dataset is named on all.
+    """
     names = [method_of(run) for run in runs]
-    sets = [data_of(run) for run in runs]
-    facts: list[list[str]] = []
-    if by_data and len(set(sets)) > 1:
-        names = [f"{name}, {data}" for name, data in zip(names, sets, strict=True)]
-    facts.append([f"λ = {weight:g}" if (weight := weight_of(run)) is not None else "" for run in runs])
-    facts.append([str(run.config["encoder"]["name"]) for run in runs])
-    facts.append([f"{run.config['epochs']} epochs" for run in runs])
-    facts.append(_other_settings(runs))
-    facts.append([f"seed {run.config['seed']}" for run in runs])
-    facts.append([run.folder.name for run in runs])
-    facts.append([run.folder.resolve().parent.name for run in runs])
-    facts.append([str(run.folder) for run in runs])
-    for fact in facts:
-        several: dict[tuple[str, str], set[str]] = {}
-        for name, data, told in zip(names, sets, fact, strict=True):
-            several.setdefault((name, data), set()).add(told)
-        apart = {name for (name, _), values in several.items() if len(values) > 1}
-        names = [f"{name}, {told}" if name in apart and told else name for name, told in zip(names, fact, strict=True)]
+    datasets = [data_of(run) for run in runs]
+    if by_data and len(set(datasets)) > 1:
+        names = [f"{name}, {data}" for name, data in zip(names, datasets, strict=True)]
+    for details in _details(runs):
+        values: dict[tuple[str, str], set[str]] = {}
+        for name, data, detail in zip(names, datasets, details, strict=True):
+            values.setdefault((name, data), set()).add(detail)
+        ambiguous = {name for (name, _), several in values.items() if len(several) > 1}
+        names = [
+            f"{name}, {detail}" if name in ambiguous and detail else name
+            for name, detail in zip(names, details, strict=True)
+        ]
     return names
 
 
+def _details(runs: Sequence[Run]) -> list[list[str]]:
+    """Return what may distinguish runs, in the order in which it is tried."""
+    weights = [weight_of(run) for run in runs]
+    return [
+        ["" if weight is None else f"λ = {weight:g}" for weight in weights],
+        [str(run.config["encoder"]["name"]) for run in runs],
+        [f"{run.config['epochs']} epochs" for run in runs],
+        _other_settings(runs),
+        [f"seed {run.config['seed']}" for run in runs],
+        [run.folder.name for run in runs],
+        [run.folder.resolve().parent.name for run in runs],
+        [str(run.folder) for run in runs],
+    ]
+
+
 def _other_settings(runs: Sequence[Run]) -> list[str]:
-    """One or two that differ among runs of a method on the same images, as a sweep makes them; nothing where more do."""
-    told_before = ("method.redundancy_weight", "epochs", "encoder.name", "data.source")
-    every = [{key: value for key, value in flat(identity(run)) if key not in told_before} for run in runs]
-    kinds = [(method_of(run), data_of(run)) for run in runs]
-    told = []
-    for kind, mine in zip(kinds, every, strict=True):
-        alike = [other for other, its in zip(every, kinds, strict=True) if its == kind]
-        differ = [key for key in mine if any(other.get(key) != mine[key] for other in alike)]
-        told.append(", ".join(f"{key.removeprefix('method.')}={mine[key]}" for key in differ) if len(differ) <= 2 else "")
-    return told
+    """Name one or two settings that differ among runs of a method on a dataset, as in a sweep.
 
-
-def families(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
-    """Runs that differ by their seed alone are together; of two with one seed too, each is for itself."""
-    found: dict[str, list[Run]] = {}
-    for run in runs:
-        found.setdefault(as_key(identity(run)), []).append(run)
-    kept: list[tuple[Run, ...]] = []
-    for some in found.values():
-        distinct = len({run.config["seed"] for run in some}) == len(some)
-        kept += [tuple(some)] if distinct else [(run,) for run in some]
-    return kept
-
-
-def identity(run: Run) -> dict[str, Any]:
-    """What a run learns from, but for its seed: its configuration without what other methods would have had, or what is logged."""
-    return {name: value for name, value in run.config.items() if name not in ("seed", "methods", "log", "precision")}
-
-
-def as_key(setting: Mapping[str, Any]) -> str:
-    """The same for the same settings, in whatever order they were written."""
-    return json.dumps(setting, sort_keys=True, default=str)
-
-
-def by_seed(runs: Mapping[str, Run]) -> dict[str, tuple[Run, ...]]:
-    """By what they are called without their seeds, runs that differ by nothing else."""
-    return by_seed_on({"": runs}, by_data=True)[""]
-
-
-def by_seed_on(sets: Mapping[str, Mapping[str, Run]], *, by_data: bool = False) -> dict[str, dict[str, tuple[Run, ...]]]:
-    """The same of runs on several data sets, called the same on all of them."""
-    found = {data: families(runs.values()) for data, runs in sets.items()}
-    every = [family for some in found.values() for family in some]
-    if all(len(family) == 1 for family in every):  # they keep their names
-        return {data: {name: (run,) for name, run in runs.items()} for data, runs in sets.items()}
-    names = iter(names_of([family[0] for family in every], by_data=by_data))
-    return {data: {next(names): family for family in some} for data, some in found.items()}
-
-
-def firsts(groups: Mapping[str, Sequence[Run]]) -> dict[str, Run]:
-    return {name: runs[0] for name, runs in groups.items()}
-
-
-def about_seeds(groups: Mapping[str, Sequence[Run]], what: str = "Thin: each seed; thick: their mean") -> str:
-    """For a caption, where there are any."""
-    counts = sorted({len(runs) for runs in groups.values() if len(runs) > 1})
-    return f" {what} ({' or '.join(map(str, counts))} seeds)." if counts else ""
-
-
-def weight_of(run: Run) -> float | None:
-    """The paper's λ."""
-    weight = run.config["method"].get("redundancy_weight")
-    return None if weight is None else float(weight)
+    Where more settings differ, none is named.
+    """
+    named_before = ("method.redundancy_weight", "epochs", "encoder.name", "data.source")
+    settings = [
+        {key: value for key, value in flat(identity(run)) if key not in named_before}
+        for run in runs
+    ]
+    groups = [(method_of(run), data_of(run)) for run in runs]
+    details = []
+    for group, own in zip(groups, settings, strict=True):
+        alike = [other for other, its in zip(settings, groups, strict=True) if its == group]
+        keys = [key for key in own if any(other.get(key) != own[key] for other in alike)]
+        texts = [f"{key.removeprefix('method.')}={own[key]}" for key in keys]
+        details.append(", ".join(texts) if len(keys) <= 2 else "")
+    return details
 
 
 def setting(runs: Iterable[Run]) -> str:
-    """What these runs share, for a caption: data, encoder, epochs."""
+    """Return what runs share, for a caption: data, encoder, epochs, batch size."""
     runs = list(runs)
-    facts = (
+    details = (
         {data_of(run) for run in runs},
         {str(run.config["encoder"]["name"]) for run in runs},
         {f"{run.config['epochs']} epochs" for run in runs},
         {f"batches of {run.config['batch_size']}" for run in runs},
     )
-    return ", ".join(next(iter(fact)) for fact in facts if len(fact) == 1)
+    return ", ".join(next(iter(values)) for values in details if len(values) == 1)
+
+
+# ----------------------------------------------------------------------- runs that differ by seed
+
+
+def families(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
+    """Group runs that differ only by their seed; runs that share a seed too stay alone."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(as_key(identity(run)), []).append(run)
+    result: list[tuple[Run, ...]] = []
+    for group in groups.values():
+        distinct = len({run.config["seed"] for run in group}) == len(group)
+        result += [tuple(group)] if distinct else [(run,) for run in group]
+    return result
+
+
+def identity(run: Run) -> dict[str, Any]:
+    """Return the settings that determine what a run learns, without the seed."""
+    ignored = ("seed", "methods", "log", "precision")
+    return {name: value for name, value in run.config.items() if name not in ignored}
+
+
+def as_key(setting: Mapping[str, Any]) -> str:
+    """Return the same text for the same settings in any order."""
+    return json.dumps(setting, sort_keys=True, default=str)
+
+
+def by_seed(runs: Mapping[str, Run]) -> dict[str, tuple[Run, ...]]:
+    """Group runs that differ only by their seed, under a name without the seed."""
+    return by_seed_on({"": runs}, by_data=True)[""]
+
+
+def by_seed_on(
+    sets: Mapping[str, Mapping[str, Run]], *, by_data: bool = False
+) -> dict[str, dict[str, tuple[Run, ...]]]:
+    """Group the runs of several datasets by seed, with the same names on all datasets."""
+    grouped = {data: families(runs.values()) for data, runs in sets.items()}
+    all_families = [family for groups in grouped.values() for family in groups]
+    if all(len(family) == 1 for family in all_families):  # they keep their names
+        return {data: {name: (run,) for name, run in runs.items()} for data, runs in sets.items()}
+    names = iter(names_of([family[0] for family in all_families], by_data=by_data))
+    return {data: {next(names): family for family in groups} for data, groups in grouped.items()}
+
+
+def firsts(groups: Mapping[str, Sequence[Run]]) -> dict[str, Run]:
+    """Return the first run of each group."""
+    return {name: runs[0] for name, runs in groups.items()}
+
+
+def about_seeds(
+    groups: Mapping[str, Sequence[Run]], what: str = "Thin: each seed; thick: their mean"
+) -> str:
+    """Return a sentence for a caption that gives the number of seeds; empty for one seed."""
+    counts = sorted({len(runs) for runs in groups.values() if len(runs) > 1})
+    return f" {what} ({' or '.join(map(str, counts))} seeds)." if counts else ""
