@@ -26,14 +26,8 @@
   });
   wanted.addEventListener("change", () => setTheme());
 
-  // Figures are made for white paper: on dark each colour has a lighter twin, so that lines can still be told apart.
-  const TWINS = {
-    "#222222": "#e9e7e2", "#444444": "#a3a7ad", "#000000": "#f4f4f4", black: "#f4f4f4", white: "#15171a", "#ffffff": "#15171a",
-    "#e6e6e6": "#363a40", "#dddddd": "#363a40", "rgba(255,255,255,0.85)": "rgba(21,23,26,0.85)", "rgba(0,0,0,0.06)": "rgba(255,255,255,0.1)",
-    "#0072b2": "#4ea3e3", "#d55e00": "#ff8c42", "#009e73": "#34c79d", "#cc79a7": "#e79fca", "#56b4e9": "#a6dbff", "#e69f00": "#f7c352",
-    "#8b4513": "#cf9467", "#7f7f7f": "#a9a9a9", "#6a3d9a": "#b394e0", "#999999": "#8d9298",
-  };
-  const colour = (name) => (dark() && TWINS[name]) || name;
+  // Figures are drawn for white paper. On a dark page each of their colours has a lighter version.
+  const colour = (name) => (dark() && data.colours.dark[name]) || name;
   const themed = (value) => {
     if (typeof value === "string") return colour(value);
     if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map(themed);
@@ -76,18 +70,18 @@
 
   const fitted = (spec, width) => {
     const layout = copy(spec.layout);
-    const narrow = width < NARROW;
+    const narrow = !spec.width && width < NARROW; // a figure with its own width scrolls
     layout.width = width;
     layout.paper_bgcolor = layout.plot_bgcolor = "rgba(0,0,0,0)";
-    layout.font = { ...layout.font, color: "#222222", size: narrow ? 12 : layout.font?.size ?? 14 };
+    layout.font = { ...layout.font, color: data.colours.ink, size: narrow ? 12 : layout.font?.size ?? 14 };
     if (coarse.matches) layout.dragmode = false; // a finger scrolls the page
-    layout.hoverlabel = { ...layout.hoverlabel, bgcolor: dark() ? "#2a2e33" : "#ffffff", bordercolor: "#7f7f7f", font: { size: 12, color: "#222222" } };
+    layout.hoverlabel = { ...layout.hoverlabel, bgcolor: data.colours.hover[dark() ? 1 : 0], bordercolor: data.colours.hoverEdge, font: { size: 12, color: data.colours.ink } };
     for (const letter of "xy") {
       for (const key of axes(layout, letter)) {
         const axis = layout[key];
-        axis.gridcolor ??= "#e6e6e6";
-        axis.linecolor ??= "#222222";
-        axis.zerolinecolor ??= "#e6e6e6";
+        axis.gridcolor ??= data.colours.grid;
+        axis.linecolor ??= data.colours.ink;
+        axis.zerolinecolor ??= data.colours.grid;
         axis.automargin = axis.automargin || letter === "y" || undefined;
       }
     }
@@ -111,27 +105,43 @@
     return layout;
   };
 
+  // Saves the figure as it is printed: white, with its caption, in the width it was made for.
+  const save = (spec) => Plotly.downloadImage(
+    { data: copy(spec.data), layout: copy(spec.paper) },
+    { format: "svg", filename: spec.file, width: spec.paper.width, height: spec.paper.height },
+  );
+  const config = (spec) => ({
+    responsive: false,
+    doubleClickDelay: 400,
+    displaylogo: false,
+    displayModeBar: Boolean(spec.paper),
+    modeBarButtonsToRemove: ["toImage"],
+    modeBarButtonsToAdd: spec.paper ? [{ name: "save", title: "Save as SVG", icon: Plotly.Icons.camera, click: () => save(spec) }] : [],
+  });
+
   const drawn = new Map(); // elements, and how each is drawn anew
   const drawPlot = (element) => {
     if (drawn.has(element)) return;
     const spec = data.plots[element.dataset.plot];
+    const space = element.parentElement;
     let before = 0;
     const redraw = () => {
-      const width = element.clientWidth;
-      if (!width) return;
-      before = width;
+      const available = space.clientWidth;
+      if (!available) return;
+      before = available;
+      const width = spec.width ? Math.max(Math.min(available, spec.width), Math.round(0.75 * spec.width)) : available;
       const layout = fitted(spec, width);
+      element.style.width = spec.width ? `${width}px` : "";
       element.style.height = `${layout.height}px`;
-      Plotly.react(element, themed(spec.data), themed(layout), { displayModeBar: false, responsive: false, doubleClickDelay: 400 });
+      Plotly.react(element, themed(spec.data), themed(layout), config(spec));
     };
     drawn.set(element, redraw);
     redraw();
-    new ResizeObserver(() => { if (element.clientWidth && element.clientWidth !== before) redraw(); }).observe(element);
+    new ResizeObserver(() => { if (space.clientWidth && space.clientWidth !== before) redraw(); }).observe(space);
   };
 
   // --------------------------------------------------------------------------------------------------------------------------- clouds
 
-  const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#8b4513", "#7f7f7f", "#6a3d9a"];
   const LISTED = 30; // classes in a legend
   const SYMBOLS = [ // paths around 0 of size 1; the same number of a class always looks the same
     (c) => c.arc(0, 0, 1, 0, 7),
@@ -149,7 +159,7 @@
     c.beginPath();
     SYMBOLS[number % SYMBOLS.length](c);
     c.restore();
-    c.fillStyle = colour(COLOURS[number % COLOURS.length]);
+    c.fillStyle = colour(data.colours.classes[number % data.colours.classes.length]);
     c.fill();
   };
 
@@ -175,10 +185,10 @@
     if (drawn.has(element)) return;
     const spec = data.clouds[element.dataset.cloud], sample = data.samples[spec.sample];
     const canvas = element.querySelector("canvas"), c = canvas.getContext("2d");
-    const centre = [0, 1, 2].map((k) => spec.places.reduce((sum, place) => sum + place[k], 0) / spec.places.length);
-    const radii = spec.places.map((place) => Math.hypot(...place.map((value, k) => value - centre[k]))).sort((a, b) => a - b);
+    const centre = [0, 1, 2].map((k) => spec.points.reduce((sum, place) => sum + place[k], 0) / spec.points.length);
+    const radii = spec.points.map((place) => Math.hypot(...place.map((value, k) => value - centre[k]))).sort((a, b) => a - b);
     const scale = radii[Math.floor(0.98 * (radii.length - 1))] || 1;
-    const points = spec.places.map((place) => place.map((value, k) => (value - centre[k]) / scale));
+    const points = spec.points.map((place) => place.map((value, k) => (value - centre[k]) / scale));
     const present = sample.labels ? [...new Set(sample.labels)].sort((a, b) => a - b) : [0];
     const number = new Map(present.map((label, i) => [label, i]));
     const kind = (i) => (sample.labels ? number.get(sample.labels[i]) : 0);
@@ -216,7 +226,7 @@
       }
     };
     const cube = (project) => { // edges of a box, to see which way it is turned
-      c.strokeStyle = colour("#dddddd");
+      c.strokeStyle = colour(data.colours.boxEdge);
       c.lineWidth = 1;
       const corners = [0, 1, 2, 3, 4, 5, 6, 7].map((i) => project([1, 2, 4].map((bit) => (i & bit ? 0.72 : -0.72))));
       c.beginPath();
@@ -360,6 +370,7 @@
   const panels = tabs.map((tab) => document.getElementById(tab.getAttribute("aria-controls")));
   const select = (number, focus) => {
     hideCard();
+    if (!tabs.length) return; // a page of one part
     tabs.forEach((tab, i) => {
       tab.setAttribute("aria-selected", String(i === number));
       tab.tabIndex = i === number ? 0 : -1;

@@ -38,7 +38,7 @@ from smi.pages import (
     Plot,
     Sample,
     Section,
-    Table,
+    TableBlock,
     Text,
     Tile,
     Verdict,
@@ -64,6 +64,7 @@ from smi.reporting.portrait import Portrait
 from smi.reporting.runs import Shown, looked
 from smi.runs.names import data_of, method_of, spelt
 from smi.runs.run import Run
+from smi.tables import Table
 from smi.terminal import duration
 
 FEATURES = {
@@ -135,15 +136,16 @@ class Gathered:
 
     def _tables(self, comparison: Comparison) -> Iterator[Block]:
         tables = [
-            Table(
-                spelt_in(title, comparison),
+            Table.of(
                 headers,
                 [[spelt(line[0]), *line[1:]] for line in lines],
+                title=spelt_in(title, comparison),
             )
             for title, headers, lines in comparison.tables()
         ]
-        yield replace(tables[0], notes=comparison.beneath()) if len(tables) == 1 else tables[0]
-        yield from (replace(table, notes=comparison.beneath()) for table in tables[1:])
+        notes = tuple(comparison.beneath())
+        yield TableBlock(replace(tables[0], notes=notes) if len(tables) == 1 else tables[0])
+        yield from (TableBlock(replace(table, notes=notes)) for table in tables[1:])
 
     def _verdicts(self) -> list[Verdict]:
         found = [verdict_of(one.name, one.run) for one in self.shown]
@@ -187,7 +189,7 @@ class Gathered:
         ]
         return [(name, value) for name, value in facts if value]
 
-    def _table(self) -> Table:
+    def _table(self) -> TableBlock:
         rows = []
         for name, run in self.runs.items():
             lines, probes, seconds = run.metrics(), run.probes(), seconds_of(run)
@@ -222,7 +224,8 @@ class Gathered:
         ]
         if not any(run.probes() for run in self.runs.values()):
             headers, rows, notes = headers[:-1], [row[:-1] for row in rows], notes[:1]
-        return Table("Each run", headers, rows, notes, words=1)
+        table = Table.of(headers, rows, title="Each run", notes=notes)
+        return TableBlock(table, text_columns=1)
 
     # ----------------------------------------------------------------------------------------------------------------------- training
 
@@ -506,12 +509,8 @@ class Gathered:
                 if (some := [r for r in rows[key] if r.protocol["data"] == data])
             ]
             found = sheet(here)
-            yield Table(
-                f"Accuracy on held-out images of {data.removesuffix('/')}",
-                found.headers,
-                found.lines,
-                found.notes,
-            )
+            title = f"Accuracy on held-out images of {data.removesuffix('/')}"
+            yield TableBlock(Table.of(found.headers, found.lines, title=title, notes=found.notes))
         yield Text(
             "Two numbers may be compared where they stand in one column: their protocols have one stamp, a hash of everything another "
             "encoder must share.",
