@@ -692,22 +692,25 @@ def _add_figure(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def _figure(arguments: argparse.Namespace) -> None:
-    from smi.figures.catalogue import print_figures, write_figure
+    from smi.device import Runtime
+    from smi.figures.catalogue import list_figures, write_figure
 
     if arguments.list:
-        return print_figures()
+        print(list_figures().text())
+        return
     if arguments.name is None:
         raise UserError("name a figure: `smi figure --list` shows them")
     if arguments.out is None:
         raise UserError(f"give the figure a file: --out {arguments.name}.html")
-    names = ("data", "root", "images", "seed", "device", "num_workers")
     write_figure(
         arguments.name,
         arguments.sources,
         arguments.out,
-        **{name: getattr(arguments, name) for name in names},
+        data=arguments.data,
+        images=arguments.images,
+        seed=arguments.seed,
+        runtime=Runtime(arguments.device, arguments.root, arguments.num_workers),
     )
-    return None
 
 
 def _add_table(commands: "argparse._SubParsersAction[Parser]") -> None:

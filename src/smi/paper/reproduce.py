@@ -26,7 +26,7 @@ from smi.comparison.compare import Place, compare, refuse_torchrun
 from smi.comparison.comparison import Comparison
 from smi.comparison.grid import Job, plan
 from smi.data.sources import NAMES, existing_folder, find, find_imagenet
-from smi.device import choose_device, describe_device, versions
+from smi.device import Runtime, choose_device, describe_device, versions
 from smi.errors import TrainingError, UserError
 from smi.evaluation.evaluate import evaluate
 from smi.figures.catalogue import FIGURES, draw_figure, save_figure
@@ -69,7 +69,7 @@ class Item:
 
 
 def _figure(name: str, *needs: Need) -> Item:
-    return Item(FIGURES[name].sentence, needs)
+    return Item(FIGURES[name].description, needs)
 
 
 ITEMS = {
@@ -590,7 +590,12 @@ class Work:
                     epochs=self.scale.linear_epochs,
                     **asdict(self.place),
                 )
-            drawn = draw_figure(name, sources, data=self._looked_at(name), **asdict(self.place))
+            drawn = draw_figure(
+                name,
+                sources,
+                data=self._looked_at(name),
+                runtime=Runtime(**asdict(self.place)),
+            )
             save_figure(drawn, name, self.folder / "figures" / f"{file}.html")
         except Exception as error:  # whatever it is, behind hours of runs the rest is still made
             return entry | {"why": _reason(error)}

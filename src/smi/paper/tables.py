@@ -7,9 +7,10 @@ from typing import Literal
 
 from smi.comparison.comparison import Comparison
 from smi.errors import UserError
-from smi.figures.catalogue import Asked
+from smi.figures.scores import requested_dataset
 from smi.files import expand
 from smi.runs.collect import collect_runs
+from smi.runs.names import called
 from smi.runs.run import Run
 from smi.tables import Table
 
@@ -64,12 +65,11 @@ def make_table(
     number: int, sources: Sequence[str | Path] = (), *, data: str | Path | None = None
 ) -> Table:
     runs = tuple(Run(source) for source in collect_runs(sources))
-    asked = Asked(runs, None if data is None else str(data))
-    asked.called()  # none is given twice
+    called(runs)  # none is given twice
     if number == 1:
         from smi.paper.table_1 import table_1
 
-        return table_1(runs, data=asked.evaluated_on())
+        return table_1(runs, data=requested_dataset(data))
     if number == 2:
         from smi.paper.table_2 import table_2
 
@@ -79,5 +79,5 @@ def make_table(
     if number == 3:
         from smi.paper.table_3 import table_3
 
-        return table_3(runs, data=asked.evaluated_on())
+        return table_3(runs, data=requested_dataset(data))
     raise UserError(f"there is no table {number}: the paper has 1, 2 and 3")
