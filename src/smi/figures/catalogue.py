@@ -274,7 +274,9 @@ FIGURES = {
         max_rows=99,
     ),
     "tsne": Figure(
-        "t-SNE of features of held-out images in three dimensions, by class", _tsne, max_rows=99
+        "features of held-out images in three dimensions by t-SNE, coloured by class",
+        _tsne,
+        max_rows=99,
     ),
 }
 
