@@ -35,6 +35,7 @@ from support.made_up_page import (
     document,
     grouped_table,
     hostile,
+    page_data,
     reproduction,
 )
 
@@ -72,11 +73,6 @@ def plain():
 
 def one_tab(*blocks):
     return page(Document("t", "", {"A": list(blocks)}))
-
-
-def data_of(text):
-    script = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
-    return json.loads(script[1])
 
 
 def test_every_tab_has_its_panel_and_every_picture_its_words(plain):
@@ -150,7 +146,7 @@ def test_names_are_shown_and_do_nothing(name, plain):
     assert not [key for _, attrs in read.elements for key in attrs if key.startswith("on")]
     assert not [link for link in read.all("a") if ":" in link["href"]]
     assert visible(name).strip() in "".join(read.words)
-    data = data_of(text)
+    data = page_data(text)
     assert data["samples"]["s"]["names"] == [visible(name)] * 2
     drawn = data["plots"][0]
     for words in (drawn["data"][0]["name"], drawn["layout"]["title"]["text"]):
@@ -223,7 +219,7 @@ def test_a_figure_loses_its_caption_to_the_page_and_numbers_their_tails():
     assert block.layout["height"] == 500 - 2 * 17 - 14
     assert block.data[0]["x"][0] == 0.333333
     assert math.isnan(block.data[0]["x"][1])
-    assert data_of(one_tab(block))["plots"][0]["data"][0]["x"] == [0.333333, None]
+    assert page_data(one_tab(block))["plots"][0]["data"][0]["x"] == [0.333333, None]
 
 
 def test_a_single_figure_keeps_every_point_and_is_saved_with_its_caption():
@@ -231,13 +227,13 @@ def test_a_single_figure_keeps_every_point_and_is_saved_with_its_caption():
     block = single_plot({"data": [line], "layout": CAPTIONED}, "gradient-norm")
     assert len(block.data[0]["y"]) == 3000
     assert block.width is None
-    drawn = data_of(one_tab(block))["plots"][0]
+    drawn = page_data(one_tab(block))["plots"][0]
     assert drawn["file"] == "gradient-norm"
     assert [note["text"] for note in drawn["paper"]["annotations"]] == ["A<br>caption.", "kept"]
     assert (drawn["paper"]["width"], drawn["paper"]["height"]) == (900, 500)
     maps = single_plot({"data": [{"type": "heatmap", "z": [[1]]}], "layout": CAPTIONED}, "maps")
     assert maps.width == 900
-    assert "paper" not in data_of(one_tab(Plot("p", [], {})))["plots"][0]
+    assert "paper" not in page_data(one_tab(Plot("p", [], {})))["plots"][0]
 
 
 def test_tables_have_headings():
@@ -291,7 +287,7 @@ def test_colours_are_written_once():
         assert style.count(f"light-dark({light}, {dark})") == 1
     assert len(re.findall(r"#[0-9a-f]{3,6}\b", style)) == 2 * len(palette.PAGE)
     assert not re.findall(r"#[0-9a-f]{6}\b", script)
-    assert data_of(text)["colours"]["dark"] == palette.DARK
+    assert page_data(text)["colours"]["dark"] == palette.DARK
     assert set(palette.CLASSES) <= set(palette.DARK)
 
 

@@ -2,6 +2,8 @@
 
 import base64
 import io
+import json
+import re
 
 from PIL import Image
 
@@ -194,3 +196,9 @@ def hostile(name):
         name,
         name,
     )
+
+
+def page_data(text):
+    """Return the data that the script of a page draws."""
+    script = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    return json.loads(script[1])

@@ -135,7 +135,8 @@ class Plot:
     """Show a plotly figure, given as plain values; `smi.pages.plots.plot` makes one.
 
     Panels side by side are stacked on a narrow screen, unless the figure has a width of its own.
-    paper: the layout to save as SVG, white and with its caption; it adds plotly's toolbar.
+    paper: the layout to save as SVG, white and with its caption; it adds a button that saves it
+    and, under the pointer, plotly's toolbar.
     """
 
     title: str

@@ -74,6 +74,7 @@
     layout.width = width;
     layout.paper_bgcolor = layout.plot_bgcolor = "rgba(0,0,0,0)";
     layout.font = { ...layout.font, color: data.colours.ink, size: narrow ? 12 : layout.font?.size ?? 14 };
+    layout.modebar = { bgcolor: layout.paper_bgcolor, color: data.colours.hoverEdge, activecolor: data.colours.ink };
     if (coarse.matches) layout.dragmode = false; // a finger scrolls the page
     layout.hoverlabel = { ...layout.hoverlabel, bgcolor: data.colours.hover[dark() ? 1 : 0], bordercolor: data.colours.hoverEdge, font: { size: 12, color: data.colours.ink } };
     for (const letter of "xy") {
@@ -114,10 +115,14 @@
     responsive: false,
     doubleClickDelay: 400,
     displaylogo: false,
-    displayModeBar: Boolean(spec.paper),
-    modeBarButtonsToRemove: ["toImage"],
-    modeBarButtonsToAdd: spec.paper ? [{ name: "save", title: "Save as SVG", icon: Plotly.Icons.camera, click: () => save(spec) }] : [],
+    showSendToCloud: false, // nothing leaves this page
+    displayModeBar: spec.paper ? "hover" : false,
+    modeBarButtonsToRemove: ["toImage", "select2d", "lasso2d"],
   });
+  for (const saveButton of every("[data-save]")) {
+    saveButton.hidden = false;
+    saveButton.addEventListener("click", () => save(data.plots[saveButton.dataset.save]));
+  }
 
   const drawn = new Map(); // elements, and how each is drawn anew
   const drawPlot = (element) => {

@@ -40,7 +40,7 @@ and tables are shown.</p>
 <main id="content" tabindex="-1">
 {panels}
 </main>
-<footer><p>{footer}</p></footer>
+{footer}
 <div id="card" role="status" aria-live="polite" hidden></div>
 <script type="application/json" id="data">{data}</script>
 <script>{plotly}</script>
@@ -64,7 +64,7 @@ def page(document: Document) -> str:
         lead=in_html(document.lead),
         tabs=_tabs(document),
         panels=panels,
-        footer=in_html(document.footer),
+        footer=f"<footer><p>{in_html(document.footer)}</p></footer>" if document.footer else "",
         data=in_script(writer.data()),
         plotly=plotly,
         script=script,

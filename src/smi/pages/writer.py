@@ -162,6 +162,11 @@ class Writer:
         )
         if plot.width is not None:
             place = f'<div class="scroll">{place}</div>'
+        if plot.paper is not None:
+            place += (
+                f'<button type="button" class="save" data-save="{number}" hidden>'
+                "Save as SVG</button>"
+            )
         return self.figure(plot.title, plot.caption, place, "half" if plot.half else "", plot.links)
 
     def picture(self, picture: Picture) -> str:

@@ -16,8 +16,8 @@ from smi.evaluation.evaluate import SUBJECTS, row_name
 from smi.evaluation.results import Result, read_all, sheet
 from smi.figures.accuracy_std import accuracy_std
 from smi.figures.curves import effective_rank, loss, probe
-from smi.figures.eigenspectrum import of_shares
-from smi.figures.energy_maps import WHICH
+from smi.figures.eigenspectrum import draw_shares
+from smi.figures.energy_maps import MAP_DESCRIPTION
 from smi.figures.feature_std import feature_std
 from smi.figures.gradient_norm import gradient_norm
 from smi.figures.landscape import Shape, landscape
@@ -26,7 +26,7 @@ from smi.figures.ratio import ratio
 from smi.figures.scores import PROTOCOLS, results_of
 from smi.figures.std_summary import std_summary
 from smi.figures.tsne import COMPONENTS, perplexity
-from smi.figures.variance_violin import of_variances
+from smi.figures.variance_violin import draw_variances
 from smi.pages import (
     Block,
     Chooser,
@@ -304,7 +304,7 @@ class Gathered:
         for (words, count), rows in grouped(
             parts, lambda part: (part["of"], len(part["names"]))
         ).items():
-            for key, make in (("spectrum", of_shares), ("variances", of_variances)):
+            for key, make in (("spectrum", draw_shares), ("variances", draw_variances)):
                 title = FEATURES["eigenspectrum" if key == "spectrum" else key]
                 found = {row: np.array(parts[row][key]) for row in rows if key in parts[row]}
                 if found:
@@ -452,7 +452,7 @@ class Gathered:
                     title,
                     gallery,
                     f"{parts[there[0]]['of'].capitalize()} and, over them in grey, the ℓ2 norm over channels of each encoder's "
-                    f"{WHICH}, enlarged to the image (bilinear, from {sizes} places) and scaled from its least "
+                    f"{MAP_DESCRIPTION}, enlarged to the image (bilinear, from {sizes} places) and scaled from its least "
                     "(dark) to its most (bright): maps show where, not how much.",
                     ("image", *there),
                 )

@@ -30,8 +30,8 @@ from smi.device import choose_device
 from smi.errors import UserError
 from smi.evaluation.features import evaluation_mode
 from smi.figures.eigenspectrum import cumulative_variance
-from smi.figures.energy_maps import between_0_and_1, energies, some_images
-from smi.figures.landscape import LEAST, Pairs, positive_pairs
+from smi.figures.energy_maps import choose_images, energies, scale_to_unit
+from smi.figures.landscape import MIN_PAIRS, Pairs, positive_pairs
 from smi.figures.sample import Sample
 from smi.figures.tsne import embed
 from smi.figures.variance_violin import relative_variance
@@ -254,7 +254,7 @@ class Painter:
         self.parts["neighbours"] = found
 
     def _maps(self, encoder: Pretrained, sample: Sample) -> None:
-        images, captions = some_images(sample, encoder.resolution, MAPS)
+        images, captions = choose_images(sample, encoder.resolution, MAPS)
         found, places = energies(encoder, images)
         self.parts["maps"] = {
             "captions": captions,
@@ -278,9 +278,9 @@ class Painter:
             self.again = True
             raise
         self._views(views, images[:: max(1, len(images) // VIEWED)][:VIEWED])
-        if len(images) < LEAST:
+        if len(images) < MIN_PAIRS:
             raise UserError(
-                f"{len(images)} images are too few to sort pairs of: {LEAST} are needed"
+                f"{len(images)} images are too few to sort pairs of: {MIN_PAIRS} are needed"
             )
         pairs = positive_pairs(
             method, views, images, seed=self.asked.seed, eps=float(config.method.get("eps", 1e-6))
@@ -385,6 +385,6 @@ def overlaid(image: Tensor, energy: Tensor) -> str:
         size,
         mode="nearest" if image.shape[-1] < LARGE else "area",
     )[0, 0].numpy()
-    smooth = interpolate(between_0_and_1(energy)[None, None], size, mode="bilinear")[0, 0]
+    smooth = interpolate(scale_to_unit(energy)[None, None], size, mode="bilinear")[0, 0]
     mixed = 0.38 * grey[..., None] + 0.62 * colours[(255 * smooth).round().long().numpy()]
     return encoded(Image.fromarray(mixed.round().clip(0, 255).astype(np.uint8)))

@@ -1,0 +1,49 @@
+"""Test the looks and the names of runs in figures."""
+
+import pytest
+
+from smi.errors import UserError
+from smi.figures.style import DASHES, looks
+from smi.runs.names import called
+from smi.runs.run import Run
+from support.figures import caption, draw
+from support.made_up import write_run
+
+
+def test_runs_look_the_same_everywhere_and_differ_without_colour(pair, tmp_path):
+    sweep = [write_run(tmp_path / str(weight), weight=weight) for weight in (0.001, 0.1, 1.0)]
+    names = called([*pair, *sweep])
+    assert list(names) == [
+        "SMI, λ = 0.01",
+        "Barlow Twins",
+        "SMI, λ = 0.001",
+        "SMI, λ = 0.1",
+        "SMI, λ = 1",
+    ]
+    found = looks(names)
+    assert len({look.dash for look in found.values()}) == 5
+    assert len({look.symbol for look in found.values()}) == 5
+    for name in ("gradient-norm", "feature-std", "ratio"):
+        figure = draw(name, [*pair, *sweep])
+        assert {t.name: t.line.dash for t in figure.data} == {
+            label: look.dash for label, look in found.items()
+        }
+    assert looks({"only": pair[1]})["only"].dash == DASHES[1]  # a method's own, alone too
+
+
+def test_names_tell_runs_apart(tmp_path):
+    runs = [write_run(tmp_path / "x" / str(seed), seed=seed) for seed in (0, 1)]
+    assert list(called(runs)) == ["SMI, seed 0", "SMI, seed 1"]
+    same = [write_run(tmp_path / name) for name in ("one", "two")]
+    assert list(called(same)) == ["SMI, one", "SMI, two"]
+    other = write_run(tmp_path / "other", data="cifar10")
+    assert list(called([runs[0], other])) == ["SMI, digits", "SMI, cifar10"]
+    with pytest.raises(UserError, match="given twice"):
+        called([runs[0], Run(runs[0].folder)])
+
+
+def test_names_are_no_html(tmp_path):
+    runs = [write_run(tmp_path / name, data="/elsewhere/<b>&amp;") for name in ("<i>one", "two")]
+    figure = draw("ratio", runs)
+    assert [t.name for t in figure.data] == ["SMI, &lt;i&gt;one", "SMI, two"]
+    assert "&lt;b&gt;&amp;amp;" in caption(figure)
