@@ -43,7 +43,7 @@ class FigureRequest:
 
     def root_of(self, run: Run) -> Path | None:
         """Return the folder of named datasets: the requested one, or that of the run."""
-        root = self.runtime.root or run.about.get("root")
+        root = self.runtime.root or run.facts.root
         return expand(root) if root else None
 
 
@@ -160,16 +160,13 @@ def _landscape(request: FigureRequest) -> Any:
 
 def _pairs_of_run(request: FigureRequest, run: Run) -> "tuple[Shape, Pairs, str]":
     """Return a run's settings of SMI, pairs of views under its encoder, and words for them."""
-    from smi.config.resolve import resolve
     from smi.figures.landscape import Shape, positive_pairs
     from smi.figures.sample import MAX_IMAGES, Sample
-    from smi.runs.restore import create, create_views
+    from smi.runs.restore import load_method, load_views
 
-    config = resolve(run.folder / "config.yaml")
-    method = create(config, run.about.get("num_images") or 1)
+    config = run.resolve()
     state = run.state()
-    method.load_state_dict(state["method"])
-    method.to(request.runtime.choose_device())
+    method = load_method(run, state=state, device=request.runtime.choose_device())
     sample = Sample(
         request.data or config.data.source,
         request.root_of(run),
@@ -178,12 +175,12 @@ def _pairs_of_run(request: FigureRequest, run: Run) -> "tuple[Shape, Pairs, str]
         request.runtime.num_workers,
         "pretrain",
     )
-    with sample.open(run.about.get("resolution") or config.views.size) as (store, _):
+    with sample.open(run.facts.resolution or config.views.size) as (store, _):
         images = store[:]
     shape = Shape()
     if config.method["name"] == "SMI":
         shape = Shape(**{name: config.method[name] for name in ("target", "shift", "eps")})
-    views = create_views(config, method)
+    views = load_views(run, method)
     pairs = positive_pairs(method, views, images, seed=request.seed, eps=shape.eps)
     epoch = run.epoch(state["step"])
     after = f" after {epoch:g} epochs" if epoch is not None else ""
