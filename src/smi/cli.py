@@ -861,9 +861,13 @@ def _add_data(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def _data(arguments: argparse.Namespace) -> None:
-    from smi.data.catalogue import print_data
+    import json
 
-    print_data(arguments.target, root=arguments.root, as_json=arguments.json)
+    from smi.data.catalogue import describe_data
+    from smi.terminal import say
+
+    description = describe_data(arguments.target, root=arguments.root)
+    say(json.dumps(description.plain(), indent=2) if arguments.json else description.text())
 
 
 def _add_views(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -914,15 +918,16 @@ def _add_views(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def _views(arguments: argparse.Namespace) -> None:
+    from smi.device import Runtime
     from smi.views.sheet import write_sheet
 
     write_sheet(
         arguments.target,
         recipe=arguments.recipe,
         out=arguments.out,
-        root=arguments.root,
-        seed=arguments.seed,
         rows=arguments.rows,
+        seed=arguments.seed,
+        runtime=Runtime(root=arguments.root),
     )
 
 

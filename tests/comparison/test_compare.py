@@ -739,7 +739,7 @@ def test_the_page_fits_a_telephone_and_names_are_no_html(page, tmp_path):
         (["digits", "--methods", "SMI", "--protocol", "knnn"], "did you mean knn?"),
         (["digits", "--methods", "SMI", "--encoder", "resnet5"], "did you mean resnet50?"),
         (["digits", "--methods", "SMI", "--batch-size", "5000"], "make the batch smaller"),
-        (["digits", "--methods", "SMI", "--data", "nowhere"], "there is no set or folder"),
+        (["digits", "--methods", "SMI", "--data", "nowhere"], "there is no dataset or folder"),
         (["digits", "--methods", "SMI", "--log-to", "paper"], "there is no logger"),
     ],
 )

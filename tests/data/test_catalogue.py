@@ -96,7 +96,7 @@ def test_an_unlabelled_folder(
     assert run(monkeypatch, str(tmp_path / "flat")) == 0
     text = capsys.readouterr().out
     assert "splits      train 1\n" in text
-    assert "everything but accuracy works" in text
+    assert "everything except accuracy works" in text
 
 
 def test_digits(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +113,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert run(monkeypatch, "cifr10") == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == "smi: there is no set or folder 'cifr10': did you mean cifar10?\n"
+    assert captured.err == "smi: there is no dataset or folder 'cifr10': did you mean cifar10?\n"
 
 
 def test_a_script_without_a_guard_may_load(tmp_path: Path, draw: Draw) -> None:

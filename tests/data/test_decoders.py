@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from smi.data.decoder import Found
+from smi.data.decoder import ImageInfo
 from smi.data.decoders import Decoders, Job, Reply
 from support.pictures import Draw
 
@@ -26,8 +26,8 @@ def test_a_worker_that_dies_of_a_file_is_replaced(tmp_path: Path, draw: Draw) ->
     with Decoders(-1, 8, 1) as decoders:
         decoders.submit(jobs).result()
         assert kill_in_the_act(decoders, jobs[:1]) == ["its decoder crashed (exit code -9)"]
-        assert all(isinstance(reply, Found) for reply in decoders.submit(jobs).result())
-        assert all(isinstance(reply, Found) for reply in kill_in_the_act(decoders, jobs))
+        assert all(isinstance(reply, ImageInfo) for reply in decoders.submit(jobs).result())
+        assert all(isinstance(reply, ImageInfo) for reply in kill_in_the_act(decoders, jobs))
 
 
 def test_a_full_disk_is_not_the_fault_of_the_file(tmp_path: Path, draw: Draw) -> None:
@@ -52,4 +52,4 @@ def test_what_goes_wrong_in_a_file_is_its_reply(tmp_path: Path, draw: Draw) -> N
     assert isinstance(absent, str)
     assert "No such file" in absent
     assert isinstance(broken, str)
-    assert good == Found(20, 16, "PNG", "RGB")
+    assert good == ImageInfo(20, 16, "PNG", "RGB")

@@ -118,7 +118,7 @@ def test_a_download_that_keeps_breaking_is_kept_for_the_next_command(
 ) -> None:
     server.breaks = 5
     with pytest.raises(
-        UserError, match=r"the connection broke after .* the same command goes on from there"
+        UserError, match=r"the connection broke after .* the same command resumes the download"
     ):
         get(server, tmp_path)
     assert not (tmp_path / "set").exists()
@@ -155,7 +155,7 @@ def test_offline_says_what_to_put_where(tmp_path: Path) -> None:
     assert "Connection refused" in sentence
     assert "fetch http://127.0.0.1:9/set.tgz elsewhere" in sentence
     assert (
-        f"put it here as {tmp_path}/set.tgz, and run `smi data cifar10 --root {tmp_path}` again"
+        f"save it as {tmp_path}/set.tgz, and run `smi data cifar10 --root {tmp_path}` again"
         in sentence
     )
 
@@ -176,7 +176,7 @@ def test_an_archive_brought_by_hand_is_used_and_left(server: Server, tmp_path: P
 
 def test_a_wrong_archive_brought_by_hand_is_a_sentence(server: Server, tmp_path: Path) -> None:
     (tmp_path / "set.tgz").write_bytes(GOOD[:-1])
-    with pytest.raises(UserError, match="is not the whole official archive"):
+    with pytest.raises(UserError, match="is not the complete official archive"):
         get(server, tmp_path)
 
 

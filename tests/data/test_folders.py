@@ -78,18 +78,18 @@ def test_train_and_val(tmp_path: Path) -> None:
         2,
         False,
     )
-    assert names(folder.everything()) == [
+    assert names(folder.all_files()) == [
         "extra/e.png",
         "train/cat/b.png",
         "train/dog/a.png",
         "val/dog/deep/c.png",
         "val/emu/d.png",
     ]
-    assert folder.everything().labels is None  # one has none
+    assert folder.all_files().labels is None  # one has none
     (tmp_path / "set" / "extra" / "e.png").unlink()
-    everything = read_folder(tmp_path / "set").everything()
-    assert everything.labels is not None
-    assert (everything.labels.tolist(), everything.classes) == ([0, 1, 1, 2], ("cat", "dog", "emu"))
+    files = read_folder(tmp_path / "set").all_files()
+    assert files.labels is not None
+    assert (files.labels.tolist(), files.classes) == ([0, 1, 1, 2], ("cat", "dog", "emu"))
 
 
 def test_a_flat_val_has_no_labels(tmp_path: Path) -> None:

@@ -121,9 +121,9 @@ def test_damaged_binaries_are_sentences(tmp_path: Path) -> None:
 
 
 def test_targets_that_are_nothing(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no set or folder 'cifar-10': did you mean cifar10\?"):
+    with pytest.raises(UserError, match=r"no dataset or folder 'cifar-10': did you mean cifar10\?"):
         resolve("cifar-10", "train")
-    with pytest.raises(UserError, match="the names are digits, cifar10"):
+    with pytest.raises(UserError, match="choose one of digits, cifar10"):
         resolve(tmp_path / "absent", "train")
     (tmp_path / "file.zip").touch()
     with pytest.raises(UserError, match="is a file: give the folder"):

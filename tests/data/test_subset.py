@@ -28,7 +28,7 @@ def test_what_stands_in_for_a_bad_file_has_a_place(tmp_path, draw: Draw) -> None
     for i in range(20):
         draw(tmp_path / "photos" / f"{i:02}.png", seed=i)
     (tmp_path / "photos" / "05.png").write_bytes(b"no picture")
-    whole = load(tmp_path / "photos", "pretrain", resolution=8, largest_cache=0)
+    whole = load(tmp_path / "photos", "pretrain", resolution=8, max_cache_bytes=0)
     part = Subset(whole, torch.tensor([0, 5, 6]))
     images, index = part.start(torch.tensor([1]))()
     assert index.tolist() == [2]  # number 06 stands in, which is one of ours

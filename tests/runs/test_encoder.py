@@ -104,7 +104,7 @@ def test_the_digest_is_of_names_values_and_shapes(file, tmp_path):
 def test_the_transform_is_what_evaluation_reads(file, pictures):
     """To the bit, of whatever is given."""
     encoder = smi.load(file)
-    store = load_images(pictures[0].parent, "pretrain", resolution=24, largest_cache=0, num_workers=1)
+    store = load_images(pictures[0].parent, "pretrain", resolution=24, max_cache_bytes=0, num_workers=1)
     reference = extract(encoder, store, mean=encoder.mean, std=encoder.std, size=16)
     pixels = store[:]
     store.close()
@@ -146,7 +146,7 @@ def test_resolution_is_the_image_size_where_none_is_said(tmp_path):
         (torch.zeros(3, 8, 9, dtype=torch.uint8), "not uint8 [3, 8, 9]"),
         ("nowhere.png", "nowhere.png cannot be read: No such file or directory"),
         (Path("empty.png"), "empty.png cannot be read: empty file"),
-        ("text.jpg", "text.jpg cannot be read: not an image in a format that is read here"),
+        ("text.jpg", "text.jpg cannot be read: not an image in a supported format"),
         ("cut.png", "cut.png cannot be read: "),
         (["whole.png", "."], ". cannot be read: Is a directory"),
     ],

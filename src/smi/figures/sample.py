@@ -68,7 +68,7 @@ class Sample:
             resolution=resolution if files else None,  # pixels are as they are
             root=self.root,
             num_workers=self.num_workers,
-            largest_cache=0,
+            max_cache_bytes=0,
         )
         try:
             order = torch.randperm(

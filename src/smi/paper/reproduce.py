@@ -25,7 +25,7 @@ from smi import __version__
 from smi.comparison.compare import Place, compare, refuse_torchrun
 from smi.comparison.comparison import Comparison
 from smi.comparison.grid import Job, plan
-from smi.data.sources import NAMES, existing_folder, find, find_imagenet
+from smi.data.sources import NAMES, existing_folder, find_dataset, find_imagenet
 from smi.device import choose_device, describe_device, versions
 from smi.errors import TrainingError, UserError
 from smi.evaluation.evaluate import evaluate
@@ -307,7 +307,7 @@ def _find(source: str, place: Place) -> None:
     elif source not in NAMES:
         existing_folder(source)
     elif source != "digits":
-        find(source, root)
+        find_dataset(source, root)
 
 
 def _settled(known: Setup, scale: Scale, place: Place) -> Setup:
