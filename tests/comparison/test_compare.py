@@ -369,7 +369,7 @@ def test_the_memory_of_a_gpu_is_given_back_before_the_next_run(interrupted, tmp_
         "evaluate",
         lambda sources, **asked: done.extend("e" * len(sources)) or honest(sources, **asked),
     )
-    monkeypatch.setattr(smi.comparison.compare, "give_back", lambda device: done.append("g"))
+    monkeypatch.setattr(smi.comparison.compare, "release_memory", lambda device: done.append("g"))
     monkeypatch.setattr(
         smi.comparison.compare, "call", lambda words, processes: done.append("t") or -signal.SIGTERM
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from smi.device import default_device, describe_device, wait
+from smi.device import default_device, describe_device, synchronize
 from smi.errors import UserError
 from smi.tables import Table
 
@@ -134,13 +134,13 @@ def measure_loss(
     for repeat in range(2 + repeats):
         for z in views:
             z.grad = None
-        wait(device)
+        synchronize(device)
         start = time.perf_counter()
         loss = criterion(*views)
-        wait(device)
+        synchronize(device)
         middle = time.perf_counter()
         torch.autograd.backward(loss)
-        wait(device)
+        synchronize(device)
         if repeat >= 2:  # the first two warm up
             forward.append(middle - start)
             backward.append(time.perf_counter() - middle)
@@ -204,10 +204,10 @@ def race(
         views = [shared + 0.5 * torch.randn(batch, dim, generator=generator) for _ in range(2)]
         for name, criterion in criteria.items():
             z = [view.to(device).requires_grad_() for view in views]
-            wait(device)
+            synchronize(device)
             start = time.perf_counter()
             torch.autograd.backward(criterion(*z))
-            wait(device)
+            synchronize(device)
             if number >= 0:
                 found[name].append(1e3 * (time.perf_counter() - start))
     return {name: tuple(times) for name, times in found.items()}

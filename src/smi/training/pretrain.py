@@ -21,7 +21,7 @@ from smi.config.resolve import resolve
 from smi.config.schema import Config, differences, plain
 from smi.data import NAMES, Batches, write_bad
 from smi.device import choose_device, choose_precision, describe_device, keep_memory, versions
-from smi.distributed import from_first, local_rank, processes, rank, world_size
+from smi.distributed import from_rank_0, local_rank, processes, rank, world_size
 from smi.errors import TrainingError, UserError
 from smi.files import disk_errors, expand, write_text
 from smi.health import Context
@@ -107,7 +107,7 @@ def _by_first(work: Callable[[], T]) -> T:
             result = (work(), None)
         except UserError as error:
             result = (None, error)
-    found, mistake = from_first(result)
+    found, mistake = from_rank_0(result)
     if mistake is not None:
         raise mistake
     return cast(T, found)
