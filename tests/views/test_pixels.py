@@ -1,4 +1,4 @@
-"""Every operation against torchvision's on the same image and parameters, by PyTorch's operations and by the kernel alike."""
+"""Compare every operation of both backends with torchvision, on the same images and parameters."""
 
 from dataclasses import replace
 
@@ -19,20 +19,27 @@ N = 12
 ON = torch.ones(N, dtype=torch.bool)
 
 
+@pytest.fixture(scope="module")
+def compiled_kernel():
+    """Return the compiled kernel, or skip the test if it cannot be compiled."""
+    found = find_kernel()
+    if found is None:
+        pytest.skip("the kernel cannot be compiled: no working C++ compiler")
+    return found
+
+
 @pytest.fixture(params=["torch", "compiled"])
 def make(request):
-    """(images, parameters) to pixels from 0 to 255, one way and the other."""
-    if request.param == "torch":
-        backend = make_view
-    else:
-        backend = find_kernel()
-        if backend is None:
-            pytest.skip("no C++ compiler")
+    """Return a function of each backend from (images, parameters) to pixels from 0 to 255."""
+    backend = make_view if request.param == "torch" else request.getfixturevalue("compiled_kernel")
     return lambda images, parameters: backend(images, parameters, NO_MEAN, UNIT_STD) * 255
 
 
 def close(found: Tensor, images: Tensor, expected, levels: float = 1.0) -> None:
-    """To a float image's result by a fiftieth of a grey level; to a uint8 image's, which torchvision cuts to whole levels, by one."""
+    """Compare with torchvision on float images (0.02 grey levels) and on uint8 images (one level).
+
+    torchvision truncates the results of uint8 images to whole levels.
+    """
     floats = torch.stack([expected(i, image.float() / 255) for i, image in enumerate(images)]) * 255
     assert (found - floats).abs().max() < 0.02
     bytes_ = torch.stack([expected(i, image) for i, image in enumerate(images)])
@@ -88,7 +95,8 @@ def test_one_jitter(make, kind):
     factors = torch.tensor([[1.0, 1.0, 1.0, 0.0]]).repeat(N, 1)
     factors[:, kind] = values
     found = make(images, nothing(N, 24, 24, jitter=ON, factors=factors))
-    # Of a uint8 image torchvision also cuts the grey that contrast and saturation move away from, here with a weight of up to one.
+    # For a uint8 image, torchvision also truncates the grey reference of contrast and saturation,
+    # here with a weight of up to one.
     close(
         found,
         images,
@@ -147,7 +155,7 @@ def test_blur(make, size, kernel):
         )
         * 255
     )
-    assert (found - floats).abs().max() < 0.1  # the kernel leaves out taps that weigh nothing
+    assert (found - floats).abs().max() < 0.1  # the compiled kernel leaves out negligible taps
     bytes_ = torch.stack(
         [
             tv.gaussian_blur(image, [kernel] * 2, [s.item()])
@@ -177,12 +185,12 @@ def test_solarize(make):
     assert (found - expected).abs().max() < 1e-3
 
 
-def test_nothing_is_nothing(make):
+def test_neutral_parameters_change_nothing(make):
     images = pictures(N, 16, 16)
     assert (make(images, nothing(N, 16, 16)) - images).abs().max() < 1e-3
 
 
-def test_operations_touch_only_their_own_images(make):
+def test_operations_change_only_their_own_images(make):
     images = pictures(N, 16, 16)
     rows = torch.arange(N) % 3 == 0
     factors = torch.tensor([[0.5, 0.5, 0.5, 0.3]]).repeat(N, 1)
@@ -198,7 +206,7 @@ def test_operations_touch_only_their_own_images(make):
         assert (found - images)[rows].abs().max() > 1
 
 
-def test_sigma_has_torchvisions_kernel():
+def test_the_blur_has_the_weights_of_torchvision():
     from torchvision.transforms.v2.functional._misc import _get_gaussian_kernel1d
 
     for sigma in (0.1, 0.7, 2.0):
@@ -209,9 +217,8 @@ def test_sigma_has_torchvisions_kernel():
 @pytest.mark.parametrize(
     "name", [*RECIPES, "cifar10-multicrop", "cifar10-jigsaw", "imagenet-jigsaw"]
 )
-def test_the_kernel_equals_the_operations(name):
-    if find_kernel() is None:
-        pytest.skip("no C++ compiler")
+@pytest.mark.usefixtures("compiled_kernel")
+def test_both_backends_make_the_same_views(name):
     chosen = policy(name, size=None if RECIPES[name.partition("-")[0]].views[0].size < 100 else 64)
     images = pictures(24, *(8, 8) if name == "digits" else (40, 48))
     compiled, plain = (
@@ -235,8 +242,9 @@ def test_the_order_of_images_does_not_matter(make):
     )
 
 
-def test_threads_do_not_change_the_kernels_pixels():
-    views = Views(policy("imagenette", size=32))
+@pytest.mark.usefixtures("compiled_kernel")
+def test_threads_do_not_change_the_pixels_of_the_kernel():
+    views = Views(policy("imagenette", size=32), compiled=True)
     images, threads = pictures(N, 40, 40), torch.get_num_threads()
     try:
         torch.set_num_threads(1)
@@ -245,35 +253,47 @@ def test_threads_do_not_change_the_kernels_pixels():
         together = views(images, torch.Generator().manual_seed(0))
     finally:
         torch.set_num_threads(threads)
-    assert views.backend == "torch" or all(
-        torch.equal(a, b) for a, b in zip(alone, together, strict=True)
-    )
+    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+
+
+SIZES = {
+    "n": st.integers(0, 5),
+    "height": st.integers(1, 50),
+    "width": st.integers(1, 50),
+    "size": st.integers(1, 70),
+    "pad": st.integers(0, 3),
+    "grid": st.sampled_from([1, 1, 2, 3]),
+    "seed": st.integers(0, 2**32),
+}
+
+
+def any_batch(n, height, width, size, pad, grid, seed):
+    """Return images of any size, and drawn parameters for them."""
+    view = View(size, scale=(0.05, 1.0), pad=pad, grid=grid, blur_p=0.5, solarize_p=0.3)
+    images = torch.empty(0, 3, height, width, dtype=torch.uint8)
+    if n > 0:
+        images = pictures(n, height, width, seed)
+    return images, draw(view, n, height, width, torch.Generator().manual_seed(seed))
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    n=st.integers(0, 5),
-    height=st.integers(1, 50),
-    width=st.integers(1, 50),
-    size=st.integers(1, 70),
-    pad=st.integers(0, 3),
-    grid=st.sampled_from([1, 1, 2, 3]),
-    seed=st.integers(0, 2**32),
-)
-def test_any_size_gives_finite_views_that_agree(n, height, width, size, pad, grid, seed):
-    view = View(size, scale=(0.05, 1.0), pad=pad, grid=grid, blur_p=0.5, solarize_p=0.3)
-    images = (
-        pictures(n, height, width, seed)
-        if n
-        else torch.empty(0, 3, height, width, dtype=torch.uint8)
-    )
-    kernel = find_kernel() or make_view
-    for parameters in draw(view, n, height, width, torch.Generator().manual_seed(seed)):
-        plain = make_view(images, parameters, NO_MEAN, UNIT_STD)
-        assert plain.shape == (n, 3, size, size)
-        assert plain.dtype == torch.float32
-        assert ((plain >= -1e-5) & (plain <= 1 + 1e-5)).all()
-        assert torch.allclose(kernel(images, parameters, NO_MEAN, UNIT_STD), plain, atol=4e-4)
+@given(**SIZES)
+def test_views_of_any_size_are_finite(n, height, width, size, pad, grid, seed):
+    images, drawn = any_batch(n, height, width, size, pad, grid, seed)
+    for parameters in drawn:
+        x = make_view(images, parameters, NO_MEAN, UNIT_STD)
+        assert x.shape == (n, 3, size, size)
+        assert x.dtype == torch.float32
+        assert ((x >= -1e-5) & (x <= 1 + 1e-5)).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(**SIZES)
+def test_both_backends_agree_at_any_size(compiled_kernel, n, height, width, size, pad, grid, seed):
+    images, drawn = any_batch(n, height, width, size, pad, grid, seed)
+    for parameters in drawn:
+        x = make_view(images, parameters, NO_MEAN, UNIT_STD)
+        assert torch.allclose(compiled_kernel(images, parameters, NO_MEAN, UNIT_STD), x, atol=4e-4)
 
 
 def test_images_that_are_not_contiguous(make):
@@ -304,9 +324,8 @@ def test_images_that_are_not_contiguous(make):
         ({"blur_kernel": 33}, "does not suit"),
     ],
 )
-def test_the_kernel_is_not_led_astray(change, message):
-    kernel = find_kernel()
-    if kernel is None:
-        pytest.skip("no C++ compiler")
+def test_the_kernel_refuses_parameters_outside_its_tensors(compiled_kernel, change, message):
     with pytest.raises(ValueError, match=message):
-        kernel(pictures(N, 16, 16), replace(nothing(N, 16, 16), **change), NO_MEAN, UNIT_STD)
+        compiled_kernel(
+            pictures(N, 16, 16), replace(nothing(N, 16, 16), **change), NO_MEAN, UNIT_STD
+        )

@@ -8,7 +8,10 @@ from smi.views.policies import Triple
 
 
 def normalise(images: Tensor, mean: Triple, std: Triple, size: int | None = None) -> Tensor:
-    """uint8 [N, 3, H, H] to float32 [N, 3, S, S], channels last: bilinear, antialiased where it shrinks, not rounded to grey levels."""
+    """Turn uint8 [N, 3, H, H] into normalised float32 [N, 3, S, S], channels last.
+
+    Resizing is bilinear, antialiased where it shrinks, and not rounded to grey levels.
+    """
     x = images.to(torch.float32, memory_format=torch.channels_last)
     if size is not None and tuple(x.shape[-2:]) != (size, size):
         x = interpolate(x, (size, size), mode="bilinear", antialias=True)
