@@ -1,13 +1,16 @@
-"""Small recipes measured: each method's main knob, on a validation part of the training images, and then every method with what was chosen.
+"""Choose the main hyperparameter of each method on small recipes, then measure every method.
 
-    python benchmarks/knobs.py cifar10-small --root DIR           DIR holds the set's folder; writes results/knobs-cifar10-small.json
-    python benchmarks/knobs.py imagenette-small --data DIR        DIR holds train/ and val/
-    python benchmarks/knobs.py cifar10-small --chosen --root DIR  every method as the recipe has it; results/methods-cifar10-small.json
-    python benchmarks/knobs.py cifar10-small --show               prints the table of that file again
+    python benchmarks/knobs.py cifar10-small --root DIR      DIR holds the folder of the dataset
+    python benchmarks/knobs.py imagenette-small --data DIR   DIR holds train/ and val/
+    python benchmarks/knobs.py cifar10-small --chosen --root DIR    every method as in the recipe
+    python benchmarks/knobs.py cifar10-small --show          prints the table of the last run
 
-Knobs: four values for every method, all with the same budget and seed. A tenth of the training images (of few, three tenths) is kept apart
-to judge by; the set's own val or test images are not looked at. Chosen: kNN on those, after the last epoch. What is in the file already is
-not run again.
+The results are written to results/knobs-RECIPE.json, and with --chosen to
+results/methods-RECIPE.json. Trials that are in the file already are not run again.
+
+Four values are tried for every method, all with the same budget and seed. They are judged on
+held-out training images: a tenth of them, or three tenths where there are few. The val or test
+images of the dataset are not used. --chosen measures kNN on those, after the last epoch.
 """
 
 import json
@@ -17,7 +20,7 @@ from typing import Any
 
 from machine import RESULTS, command, footer, stamp
 
-# The knob and its values; and settings that make a method fit a small set, the same for each value.
+# The hyperparameter of each method and its values.
 KNOBS: dict[str, tuple[str, tuple[float, ...]]] = {
     "SMI": ("redundancy_weight", (0.01, 0.03, 0.1, 0.3)),
     "BarlowTwins": ("redundancy_weight", (0.0051, 0.02, 0.04, 0.08)),
@@ -87,7 +90,7 @@ def run(
 
 
 def untrained(recipe: str, common: dict[str, Any], where: dict[str, Any]) -> float:
-    """kNN on the same images of the encoder that all methods start from."""
+    """Measure kNN on the same images for the encoder that all methods start from."""
     import torch
 
     from smi.config.resolve import resolve
@@ -114,7 +117,8 @@ def table(results: dict) -> str:
         else []
     )
     lines = lines or [
-        "| method | knob | kNN on validation images | loss of the best, first and last line |",
+        "| method | hyperparameter | kNN on validation images "
+        "| loss of the best, first and last line |",
         "|---|---|---|---:|",
     ]
     for method, found in results["trials"].items():
@@ -134,7 +138,7 @@ def table(results: dict) -> str:
 
 
 def merged(parts: list[dict]) -> dict:
-    """One result of several, each run by a process of its own."""
+    """Merge the results of several processes."""
     trials: dict[str, dict[str, Any]] = {}
     for part in parts:
         for method, found in part["trials"].items():
@@ -154,7 +158,7 @@ def main() -> None:
     parser.add_argument("recipe", choices=BUDGETS)
     parser.add_argument("--root", type=Path)
     parser.add_argument("--data")
-    parser.add_argument("--methods", nargs="*", default=[], help="only these")
+    parser.add_argument("--methods", nargs="*", default=[], help="run only these methods")
     parser.add_argument(
         "--part",
         type=int,
@@ -164,7 +168,7 @@ def main() -> None:
         help="share the work with other processes",
     )
     parser.add_argument(
-        "--chosen", action="store_true", help="every method once, as the recipe has it"
+        "--chosen", action="store_true", help="run every method once, as in the recipe"
     )
     parser.add_argument("--show", action="store_true")
     arguments = parser.parse_args()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from smi.cli import main
-from smi.data.catalogue import describe_folder
+from smi.data.catalogue import describe_data, describe_folder
 from support.pictures import Draw, enormous
 
 
@@ -69,7 +69,7 @@ def test_a_messy_folder(messy: Path) -> None:
     assert found.cached
 
 
-def test_the_text_says_it_all(
+def test_the_text_of_a_messy_folder(
     messy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, str(messy)) == 0
@@ -80,7 +80,7 @@ def test_the_text_says_it_all(
     assert "Pretraining would use 9 images at 256 px, decoded once" in text
 
 
-def test_json_is_the_same_in_full(
+def test_json_holds_the_whole_description(
     messy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, str(messy), "--json") == 0
@@ -97,6 +97,25 @@ def test_an_unlabelled_folder(
     text = capsys.readouterr().out
     assert "splits      train 1\n" in text
     assert "everything except accuracy works" in text
+
+
+def test_from_python_it_returns_text_and_plain_data(
+    messy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    description = describe_data(messy, quiet=True)
+    assert description == describe_folder(messy)
+    assert description.text().startswith(f"{messy}\n  files       16 named like images")
+    assert json.loads(json.dumps(description.plain()))["splits"] == {"train": 13, "val": 3}
+    digits = describe_data("digits")
+    assert digits.text().startswith("digits: 8 x 8 pixels\n")
+    assert digits.plain()["classes"] == tuple("0123456789")
+    assert capsys.readouterr().out == ""
+
+
+def test_names_that_cannot_be_printed_are_escaped(tmp_path: Path, draw: Draw) -> None:
+    draw(tmp_path / "flat" / "a\nb.png")
+    (tmp_path / "flat" / "c\nd.txt").touch()
+    assert "              c\\nd.txt\n" in describe_data(tmp_path / "flat").text()
 
 
 def test_digits(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,18 +135,22 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert captured.err == "smi: there is no dataset or folder 'cifr10': did you mean cifar10?\n"
 
 
-def test_a_script_without_a_guard_may_load(tmp_path: Path, draw: Draw) -> None:
-    """Worker processes that import the user's script again would start workers of their own."""
+def test_a_script_without_a_main_guard_can_load(tmp_path: Path, draw: Draw) -> None:
+    """Check that workers do not import the user's script, which would start workers again."""
     draw(tmp_path / "set" / "a.png")
     script = tmp_path / "script.py"
     script.write_text(
-        f"import sys\nsys.path = {sys.path!r} + sys.path\nfrom smi.data import load\nprint(load({str(tmp_path / 'set')!r})[:].shape)\n"
+        f"import sys\nsys.path = {sys.path!r} + sys.path\n"
+        f"from smi.data import load\nprint(load({str(tmp_path / 'set')!r})[:].shape)\n"
     )
     ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
     assert ran.stdout == "torch.Size([1, 3, 256, 256])\n"
 
 
 def test_neither_help_nor_describing_needs_torch() -> None:
-    program = "import sys; import smi.cli, smi.data.catalogue, smi.data.decoder; sys.exit('torch' in sys.modules)"
+    program = (
+        "import sys; import smi.cli, smi.data.catalogue, smi.data.decoder; "
+        "smi.data.catalogue.describe_data('digits').text(); sys.exit('torch' in sys.modules)"
+    )
     paths = {"PYTHONPATH": ":".join(sys.path)}
     assert subprocess.run([sys.executable, "-c", program], env=paths, check=False).returncode == 0

@@ -94,7 +94,7 @@ def test_exif_orientation_is_applied(tmp_path: Path, suffix: str, orientation: i
     )
 
 
-def test_the_first_frame_counts(tmp_path: Path) -> None:
+def test_only_the_first_frame_is_read(tmp_path: Path) -> None:
     frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
     assert pixels(tmp_path / "a.gif", 8)[0, 0].tolist() == [255, 0, 0]
@@ -117,7 +117,7 @@ def test_a_large_jpeg_shrinks_to_the_same_picture(tmp_path: Path) -> None:
     assert np.abs(found[8, 8] - QUADRANTS[8, 8]).max() < 25
 
 
-def test_the_content_decides_not_the_name(tmp_path: Path) -> None:
+def test_the_content_decides_about_the_format(tmp_path: Path) -> None:
     Image.fromarray(QUADRANTS).save(tmp_path / "a.png", format="JPEG")
     _, found = decode(str(tmp_path / "a.png"), 8)
     assert (found.format, found.width, found.height, found.mode) == ("JPEG", 32, 32, "RGB")
@@ -133,7 +133,7 @@ def test_an_enormous_image_is_refused_before_it_is_decoded(
         decode(str(enormous(tmp_path / "a.png")), 8)
 
 
-def test_no_image_says_why(tmp_path: Path) -> None:
+def test_an_unreadable_file_has_a_reason(tmp_path: Path) -> None:
     (tmp_path / "empty.jpg").touch()
     with pytest.raises(UnreadableError, match="empty file"):
         decode(str(tmp_path / "empty.jpg"), 8)

@@ -69,7 +69,7 @@ def break_files(folder: Path) -> None:
     (folder / "train/class1/05.png").write_text("not an image")
 
 
-def test_bad_files_are_passed_over_and_listed(folder: Path, tmp_path: Path) -> None:
+def test_bad_files_are_replaced_and_listed(folder: Path, tmp_path: Path) -> None:
     good = load(folder, resolution=8)
     rows = [{0: 1, 8: 9}.get(i, i) for i in range(12)]  # in place of a bad one, the next good one
     expected = good[torch.tensor(rows)]
@@ -112,8 +112,8 @@ def test_a_step_is_the_same_cached_or_streamed_with_bad_files(folder: Path) -> N
         store.close()
 
 
-def test_streaming_gives_its_memory_back(folder: Path) -> None:
-    """After a reader that stops early, and after an error."""
+def test_streaming_frees_its_rows(folder: Path) -> None:
+    """Check it after a reader that stops early, and after an error."""
     store = load(folder, resolution=8, max_cache_bytes=0, max_bad_share=0.0)
     assert isinstance(store, StreamingStore)
     batches = Batches(store, 4, seed=0)
@@ -130,7 +130,7 @@ def test_streaming_gives_its_memory_back(folder: Path) -> None:
     store.close()
 
 
-def test_indices_are_of_images_that_are_there(folder: Path) -> None:
+def test_indices_must_be_in_range(folder: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (10, 3, 6, 6), dtype=np.uint8)
     for store in (
         load(folder, resolution=8),
@@ -142,7 +142,7 @@ def test_indices_are_of_images_that_are_there(folder: Path) -> None:
                 store[[index]]
 
 
-def test_a_finished_cache_need_not_be_writable_and_a_damaged_one_is_made_again(
+def test_a_complete_cache_needs_no_lock_and_a_damaged_one_is_rebuilt(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = load(folder, resolution=8)[:]
@@ -155,13 +155,13 @@ def test_a_finished_cache_need_not_be_writable_and_a_damaged_one_is_made_again(
         assert torch.equal(load(folder, resolution=8)[:], expected)
 
 
-def test_a_name_of_two_lines_is_one_line_of_the_list(tmp_path: Path) -> None:
+def test_a_name_with_a_line_break_is_escaped(tmp_path: Path) -> None:
     write_bad(tmp_path / "bad.txt", [BadFile("a\tb\nc\udcff.jpg", "empty file")])
     assert (tmp_path / "bad.txt").read_text() == "a\\tb\\nc\\udcff.jpg\tempty file\n"
 
 
 @pytest.mark.parametrize("options", [{"num_workers": 0}, {"max_bad_share": float("nan")}])
-def test_settings_out_of_range_are_sentences(folder: Path, options: dict[str, float]) -> None:
+def test_settings_out_of_range_are_user_errors(folder: Path, options: dict[str, float]) -> None:
     with pytest.raises(UserError):
         load(folder, **options)
 
@@ -180,7 +180,7 @@ def test_too_many_bad_files_stop_the_run(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("max_cache_bytes", [0, 10**9])
-def test_nothing_but_bad_files(tmp_path: Path, max_cache_bytes: int) -> None:
+def test_only_bad_files_are_a_user_error(tmp_path: Path, max_cache_bytes: int) -> None:
     (tmp_path / "set").mkdir()
     for i in range(3):
         (tmp_path / "set" / f"{i}.png").touch()
@@ -198,6 +198,6 @@ def test_arrays_in_parts_and_at_another_size() -> None:
     assert ArrayStore(ArraySet("a", "train", (pixels,)), 12)[index].shape == (5, 3, 12, 12)
 
 
-def test_a_resolution_of_nothing_is_a_sentence(folder: Path) -> None:
+def test_a_resolution_of_zero_is_a_user_error(folder: Path) -> None:
     with pytest.raises(UserError, match="1 pixel or more"):
         load(folder, resolution=0)

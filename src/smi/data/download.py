@@ -78,11 +78,13 @@ def fetch(name: str, archive: Archive, root: Path, *, pause: float = 1.0) -> Pat
 def _download(name: str, archive: Archive, path: Path, pause: float) -> None:
     """Download an archive to `path`, in several attempts if necessary."""
     part = path.with_name(f"{path.name}.part")
+    reason = ""
     for attempt in range(NUM_ATTEMPTS):
         failure = _attempt(name, archive, part, first=attempt == 0)
         if failure is None:
             part.rename(path)
             return
+        reason = failure.reason
         if not failure.retry:
             break
         if attempt + 1 < NUM_ATTEMPTS:
@@ -92,7 +94,7 @@ def _download(name: str, archive: Archive, path: Path, pause: float) -> None:
         megabytes = part.stat().st_size / 1e6
         received = f"; {megabytes:,.0f} MB are kept, and the same command resumes the download"
     raise UserError(
-        f"{name} could not be downloaded ({failure.reason}): without a connection, fetch "
+        f"{name} could not be downloaded ({reason}): without a connection, fetch "
         f"{archive.url} elsewhere, save it as {path}, and run "
         f"`smi data {name} --root {path.parent}` again{received}"
     )
