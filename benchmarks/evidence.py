@@ -27,7 +27,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from machine import RESULTS, command, footer, stamp
+from machine import RESULTS, command, footer, stamp, warn_if_dirty
 from smi.comparison.comparison import Comparison, Estimate, Row, Trained
 from smi.comparison.figure import figure
 from smi.evaluation.results import Result, read_all
@@ -53,7 +53,7 @@ def keep(folder: Path, commit: str) -> Path:
             floors.setdefault(result.subject, {}).update(
                 {score.name: score.value for score in result.scores}
             )
-    found = [
+    measured_claims = [
         claim.plain()
         for claim in claims([Evidence(NAMES[recipe], pair=comparison, sweep=comparison)])
         if _measured(claim.name)
@@ -64,7 +64,7 @@ def keep(folder: Path, commit: str) -> Path:
     about |= {"commit": commit} if commit else {}
     for name, document in (
         ("comparison", comparison.plain() | about | {"floors": floors}),
-        ("claims", {"claims": found} | about),
+        ("claims", {"claims": measured_claims} | about),
     ):
         text = json.dumps(document, indent=1, ensure_ascii=False)
         text = re.sub(r"(?<=--root=)[^ \"]+|(?<=data=)/[^ \"]+(?=/)", "DATA", text).replace(
@@ -123,7 +123,7 @@ def draw(recipe: str) -> Path:
     """Draw the scores of nearest neighbours and of the linear classifier for the docs."""
     whole = Comparison.read(RESULTS / f"comparison-{recipe}")
 
-    def some(result: Result) -> Result:
+    def shown_scores(result: Result) -> Result:
         return replace(
             result,
             scores=tuple(
@@ -133,13 +133,13 @@ def draw(recipe: str) -> Path:
 
     def kept(run: Trained) -> Trained:
         return replace(
-            run, results=tuple(result for result in map(some, run.results) if result.scores)
+            run, results=tuple(result for result in map(shown_scores, run.results) if result.scores)
         )
 
     rows = [replace(row, runs=tuple(map(kept, row.runs))) for row in whole.rows]
     drawn = figure(
         replace(whole, rows=tuple(rows)), costs=False
-    )  # runs beside other work are no measurement of time
+    )  # the times of runs beside other work do not count
     out = RESULTS.parent / "docs" / f"comparison-{recipe.removesuffix('-small')}.png"
     out.write_bytes(drawn.to_image(format="png", scale=1.4))
     return out
@@ -180,18 +180,20 @@ def _points(estimate: Estimate | None) -> str:
 
 def main() -> None:
     parser = command(__doc__)
-    parser.add_argument("what", choices=("keep", "show", "claims", "draw"))
+    parser.add_argument("action", choices=("keep", "show", "claims", "draw"))
     parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument(
         "--commit", default="", help="the commit of the code that made the runs (default: this one)"
     )
     arguments = parser.parse_args()
-    if arguments.what == "claims":
+    if arguments.action == "claims":
         print(show_claims())
-    elif arguments.what == "show":
+    elif arguments.action == "show":
         print("\n\n".join(show(recipe) for recipe in NAMES))
-    elif arguments.what == "draw":
+    elif arguments.action == "draw":
         print(*map(draw, NAMES), sep="\n")
+    if arguments.folders and not arguments.commit:
+        warn_if_dirty()
     for folder in arguments.folders:
         print(keep(folder, arguments.commit))
 

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from machine import RESULTS, command, footer, stamp
+from machine import RESULTS, command, footer, stamp, warn_if_dirty
 
 # The hyperparameter of each method and its values.
 KNOBS: dict[str, tuple[str, tuple[float, ...]]] = {
@@ -70,19 +70,19 @@ def run(
                 else [(method, f"{value:g}", {f"method.{knob}": value}) for value in values]
             )
     for method, label, settings in trials[part[0] :: part[1]]:
-        found = results["trials"].setdefault(method, {})
-        if label in found:
+        trials_of_method = results["trials"].setdefault(method, {})
+        if label in trials_of_method:
             continue
         with tempfile.TemporaryDirectory() as folder:
             trained = smi.pretrain(
                 recipe, out=f"{folder}/run", method=method, settings=common | settings, **where
             )
             losses = [line["loss"] for line in trained.metrics()]
-            found[label] = {
+            trials_of_method[label] = {
                 "knn": trained.probes()[-1]["probe"]["knn"],
                 "loss": [losses[0], losses[-1]],
             }
-        print(f"{method} {settings}: {found[label]}", flush=True)
+        print(f"{method} {settings}: {trials_of_method[label]}", flush=True)
         about = stamp(f"{torch.get_num_threads()} thread(s)", torch=torch.__version__)
         out.write_text(
             json.dumps(results | about | {"recipe": recipe, "budget": budget}, indent=2) + "\n"
@@ -110,7 +110,7 @@ def untrained(recipe: str, common: dict[str, Any], where: dict[str, Any]) -> flo
 
 
 def table(results: dict) -> str:
-    chosen = all(list(found) == [""] for found in results["trials"].values())
+    chosen = all(list(trials) == [""] for trials in results["trials"].values())
     lines = (
         ["| method | kNN on test images | loss, first and last line |", "|---|---:|---:|"]
         if chosen
@@ -121,14 +121,14 @@ def table(results: dict) -> str:
         "| loss of the best, first and last line |",
         "|---|---|---|---:|",
     ]
-    for method, found in results["trials"].items():
-        best = max(found, key=lambda value: found[value]["knn"])
-        first, last = found[best]["loss"]
+    for method, trials in results["trials"].items():
+        best = max(trials, key=lambda value: trials[value]["knn"])
+        first, last = trials[best]["loss"]
         values = ", ".join(
             f"{'**' * (v == best)}{v}: {trial['knn']:.3f}{'**' * (v == best)}"
-            for v, trial in found.items()
+            for v, trial in trials.items()
         )
-        cells = f"{found[best]['knn']:.3f}" if chosen else f"`{KNOBS[method][0]}` | {values}"
+        cells = f"{trials[best]['knn']:.3f}" if chosen else f"`{KNOBS[method][0]}` | {values}"
         lines.append(f"| {method} | {cells} | {first:.4g} → {last:.4g} |")
     lines.append(f"| untrained encoder | {'' if chosen else '| '}{results['untrained']:.3f} | |")
     budget = ", ".join(f"`{name}` {value}" for name, value in results["budget"].items())
@@ -141,8 +141,8 @@ def merged(parts: list[dict]) -> dict:
     """Merge the results of several processes."""
     trials: dict[str, dict[str, Any]] = {}
     for part in parts:
-        for method, found in part["trials"].items():
-            trials[method] = trials.get(method, {}) | found
+        for method, new_trials in part["trials"].items():
+            trials[method] = trials.get(method, {}) | new_trials
     order = {method: [f"{value:g}" for value in values] for method, (_, values) in KNOBS.items()}
     return parts[0] | {
         "trials": {
@@ -179,6 +179,7 @@ def main() -> None:
         else [out]
     )
     if not arguments.show:
+        warn_if_dirty()
         where = {"root": arguments.root, "data": arguments.data}
         run(
             arguments.recipe,

@@ -29,13 +29,13 @@ def test_resuming_at_any_step_gives_the_same_batches(
 ) -> None:
     resumed = Batches(store(n), batch, seed=seed).starting_at(start)
     for step in range(start, start + 3):
-        expected, found = Batches(store(n), batch, seed=seed).batch(step), next(resumed)
-        assert torch.equal(expected.images, found.images)
-        assert torch.equal(expected.index, found.index)
+        expected, actual = Batches(store(n), batch, seed=seed).batch(step), next(resumed)
+        assert torch.equal(expected.images, actual.images)
+        assert torch.equal(expected.index, actual.index)
         assert expected.images[:, 0, 0, 0].tolist() == expected.index.tolist()
         assert torch.equal(
             torch.rand(3, generator=expected.generator()),
-            torch.rand(3, generator=found.generator()),
+            torch.rand(3, generator=actual.generator()),
         )
 
 
@@ -55,13 +55,13 @@ def test_an_epoch_shows_every_image_at_most_once_over_all_ranks(
     ]
     steps = ranks[0].steps_per_epoch
     assert steps == n // (world * batch)
-    seen = [
+    images = [
         i
         for step in range(epoch * steps, (epoch + 1) * steps)
         for rank in ranks
         for i in rank.index(step).tolist()
     ]
-    assert len(seen) == len(set(seen)) == steps * world * batch
+    assert len(images) == len(set(images)) == steps * world * batch
 
 
 @settings(deadline=None, max_examples=20)

@@ -44,29 +44,29 @@ def messy(tmp_path: Path, draw: Draw) -> Path:
 
 
 def test_a_messy_folder(messy: Path) -> None:
-    found = describe_folder(messy)
-    assert found.num_files == 16
-    assert found.splits == {"train": 13, "val": 3}
-    assert found.classes == {"cat": 8, "dog": 8}
-    assert found.formats == {"JPEG": 6, "PNG": 6}
-    assert found.sides == (16, 16, 40)
-    assert [bad.path for bad in found.unreadable] == [
+    description = describe_folder(messy)
+    assert description.num_files == 16
+    assert description.splits == {"train": 13, "val": 3}
+    assert description.classes == {"cat": 8, "dog": 8}
+    assert description.formats == {"JPEG": 6, "PNG": 6}
+    assert description.sides == (16, 16, 40)
+    assert [bad.path for bad in description.unreadable] == [
         f"train/{name}"
         for name in ("cat/empty.jpg", "cat/text.jpg", "dog/cut.png", "dog/enormous.png")
     ]
-    assert "200 megapixels" in found.unreadable[-1].reason
-    assert [(bad.path, bad.reason) for bad in found.misnamed] == [
+    assert "200 megapixels" in description.unreadable[-1].reason
+    assert [(bad.path, bad.reason) for bad in description.misnamed] == [
         ("train/cat/really.png", "is JPEG")
     ]
-    assert found.duplicates == [
+    assert description.duplicates == [
         ["train/cat/0.jpg", "val/cat/again.jpg"],
         ["train/dog/0.png", "val/dog/same.png"],
     ]
-    assert found.across_splits == 2
-    assert found.ignored == ["notes.txt"]
-    assert found.unused == 1
-    assert found.pretraining_images == 9
-    assert found.cached
+    assert description.across_splits == 2
+    assert description.ignored == ["notes.txt"]
+    assert description.unused == 1
+    assert description.pretraining_images == 9
+    assert description.cached
 
 
 def test_the_text_of_a_messy_folder(

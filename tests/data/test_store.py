@@ -150,8 +150,8 @@ def test_a_complete_cache_needs_no_lock_and_a_damaged_one_is_rebuilt(
         patch.setattr("smi.data.cache.lock", lambda *_: pytest.fail("no lock is needed to read"))
         assert torch.equal(load(folder, resolution=8)[:], expected)
     for file, damage in (("files.json", b"{"), ("images.u8", b"short")):
-        (found,) = (folder.parent / "home").rglob(file)
-        found.write_bytes(damage)
+        (path,) = (folder.parent / "home").rglob(file)
+        path.write_bytes(damage)
         assert torch.equal(load(folder, resolution=8)[:], expected)
 
 

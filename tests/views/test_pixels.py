@@ -22,10 +22,10 @@ ON = torch.ones(N, dtype=torch.bool)
 @pytest.fixture(scope="module")
 def compiled_kernel():
     """Return the compiled kernel, or skip the test if it cannot be compiled."""
-    found = find_kernel()
-    if found is None:
+    kernel = find_kernel()
+    if kernel is None:
         pytest.skip("the kernel cannot be compiled: no working C++ compiler")
-    return found
+    return kernel
 
 
 @pytest.fixture(params=["torch", "compiled"])
@@ -35,15 +35,15 @@ def make(request):
     return lambda images, parameters: backend(images, parameters, NO_MEAN, UNIT_STD) * 255
 
 
-def close(found: Tensor, images: Tensor, expected, levels: float = 1.0) -> None:
+def close(actual: Tensor, images: Tensor, expected, levels: float = 1.0) -> None:
     """Compare with torchvision on float images (0.02 grey levels) and on uint8 images (one level).
 
     torchvision truncates the results of uint8 images to whole levels.
     """
     floats = torch.stack([expected(i, image.float() / 255) for i, image in enumerate(images)]) * 255
-    assert (found - floats).abs().max() < 0.02
+    assert (actual - floats).abs().max() < 0.02
     bytes_ = torch.stack([expected(i, image) for i, image in enumerate(images)])
-    assert (found - bytes_).abs().max() <= levels + 0.02
+    assert (actual - bytes_).abs().max() <= levels + 0.02
 
 
 BOXES = [
@@ -61,20 +61,20 @@ BOXES = [
 def test_resized_crop(make, size, flip):
     images = pictures(N, 40, 48)
     box = torch.tensor([BOXES[i % len(BOXES)] for i in range(N)])
-    found = make(images, nothing(N, 40, 48, size, box=box.float(), flip=ON & flip))
+    actual = make(images, nothing(N, 40, 48, size, box=box.float(), flip=ON & flip))
 
     def expected(i, image):
         top, left, height, width = box[i].tolist()
         image = tv.resized_crop(image, top, left, height, width, [size, size], antialias=True)
         return tv.horizontal_flip(image) if flip else image
 
-    close(found, images, expected)
+    close(actual, images, expected)
 
 
 def test_crop_of_a_padded_image(make):
     images = pictures(N, 8, 8)
     box = torch.tensor([[-1, -1, 10, 10], [-2, 3, 7, 7], [0, 0, 8, 8], [5, 5, 5, 5]]).repeat(3, 1)
-    found = make(images, nothing(N, 8, 8, 9, pad=2, box=box.float()))
+    actual = make(images, nothing(N, 8, 8, 9, pad=2, box=box.float()))
 
     def expected(i, image):
         top, left, height, width = box[i].tolist()
@@ -82,7 +82,7 @@ def test_crop_of_a_padded_image(make):
             tv.pad(image, [2, 2, 2, 2]), top + 2, left + 2, height, width, [9, 9], antialias=True
         )
 
-    close(found, images, expected)
+    close(actual, images, expected)
 
 
 OPERATIONS = [tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue]
@@ -94,11 +94,11 @@ def test_one_jitter(make, kind):
     values = torch.linspace(-0.5, 0.5, N) if kind == 3 else torch.linspace(0, 2, N)
     factors = torch.tensor([[1.0, 1.0, 1.0, 0.0]]).repeat(N, 1)
     factors[:, kind] = values
-    found = make(images, nothing(N, 24, 24, jitter=ON, factors=factors))
+    actual = make(images, nothing(N, 24, 24, jitter=ON, factors=factors))
     # For a uint8 image, torchvision also truncates the grey reference of contrast and saturation,
     # here with a weight of up to one.
     close(
-        found,
+        actual,
         images,
         lambda i, image: OPERATIONS[kind](image, values[i].item()),
         levels=2.0 if kind in (1, 2) else 1.0,
@@ -117,7 +117,7 @@ def test_jitter_in_every_order(make):
     )
     images = pictures(len(orders), 16, 16)
     factors = torch.tensor([[1.3, 0.7, 1.4, 0.08]]).repeat(len(orders), 1)
-    found = make(
+    actual = make(
         images,
         nothing(
             len(orders),
@@ -132,20 +132,20 @@ def test_jitter_in_every_order(make):
         x = image.float() / 255
         for kind in orders[i].tolist():
             x = OPERATIONS[kind](x, factors[i, kind].item())
-        assert (found[i] - x * 255).abs().max() < 0.02
+        assert (actual[i] - x * 255).abs().max() < 0.02
 
 
 def test_gray(make):
     images = pictures(N, 16, 16)
-    found = make(images, nothing(N, 16, 16, gray=ON))
-    close(found, images, lambda i, image: tv.rgb_to_grayscale(image, 3))
+    actual = make(images, nothing(N, 16, 16, gray=ON))
+    close(actual, images, lambda i, image: tv.rgb_to_grayscale(image, 3))
 
 
 @pytest.mark.parametrize(("size", "kernel"), [(8, 3), (32, 3), (33, 7), (64, 17)])
 def test_blur(make, size, kernel):
     images = pictures(N, size, size)
     sigma = torch.linspace(0.1, 2, N)
-    found = make(images, nothing(N, size, size, blur=ON, sigma=sigma, blur_kernel=kernel))
+    actual = make(images, nothing(N, size, size, blur=ON, sigma=sigma, blur_kernel=kernel))
     floats = (
         torch.stack(
             [
@@ -155,23 +155,23 @@ def test_blur(make, size, kernel):
         )
         * 255
     )
-    assert (found - floats).abs().max() < 0.1  # the compiled kernel leaves out negligible taps
+    assert (actual - floats).abs().max() < 0.1  # the compiled kernel leaves out negligible taps
     bytes_ = torch.stack(
         [
             tv.gaussian_blur(image, [kernel] * 2, [s.item()])
             for image, s in zip(images, sigma, strict=True)
         ]
     )
-    assert (found - bytes_).abs().max() < 1
+    assert (actual - bytes_).abs().max() < 1
 
 
 def test_gray_then_blur(make):
     images = pictures(N, 32, 32)
-    found = make(
+    actual = make(
         images, nothing(N, 32, 32, gray=ON, blur=ON, blur_kernel=5, sigma=torch.full((N,), 1.5))
     )
     close(
-        found,
+        actual,
         images,
         lambda i, image: tv.gaussian_blur(tv.rgb_to_grayscale(image, 3), [5, 5], [1.5]),
         levels=1.5,
@@ -180,9 +180,9 @@ def test_gray_then_blur(make):
 
 def test_solarize(make):
     levels = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16).expand(N, 3, 16, 16)
-    found = make(levels, nothing(N, 16, 16, solarize=ON))
+    actual = make(levels, nothing(N, 16, 16, solarize=ON))
     expected = tv.solarize(levels, 128)
-    assert (found - expected).abs().max() < 1e-3
+    assert (actual - expected).abs().max() < 1e-3
 
 
 def test_neutral_parameters_change_nothing(make):
@@ -201,9 +201,9 @@ def test_operations_change_only_their_own_images(make):
         {"blur": rows, "blur_kernel": 3},
         {"solarize": rows},
     ):
-        found = make(images, nothing(N, 16, 16, **change))
-        assert (found - images)[~rows].abs().max() < 1e-3
-        assert (found - images)[rows].abs().max() > 1
+        actual = make(images, nothing(N, 16, 16, **change))
+        assert (actual - images)[~rows].abs().max() < 1e-3
+        assert (actual - images)[rows].abs().max() > 1
 
 
 def test_the_blur_has_the_weights_of_torchvision():

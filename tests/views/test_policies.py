@@ -19,7 +19,7 @@ TABLE = {
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_recipes_numbers(name):
-    found = [
+    actual = [
         (
             v.size,
             v.scale,
@@ -33,7 +33,7 @@ def test_the_recipes_numbers(name):
         )
         for v in policy(name).views
     ]
-    assert found == TABLE[name]
+    assert actual == TABLE[name]
     assert all(v.sigma == (0.1, 2.0) for v in policy(name).views)
     assert (
         all(v.ratio == (3 / 4, 4 / 3) and v.pad == 0 for v in policy(name).views)

@@ -12,10 +12,10 @@ from support.cases import pictures
 @pytest.mark.parametrize("name", [*RECIPES, "cifar10-multicrop", "cifar10-jigsaw"])
 def test_every_policy_gives_its_views(name):
     chosen = policy(name)
-    found = Views(chosen)(pictures(3, 32, 32), torch.Generator().manual_seed(0))
+    views = Views(chosen)(pictures(3, 32, 32), torch.Generator().manual_seed(0))
     sizes = [view.size for view in chosen.views for _ in range(view.grid**2)]
-    assert [list(x.shape) for x in found] == [[3, 3, size, size] for size in sizes]
-    assert all(x.dtype == torch.float32 and x.isfinite().all() and x.is_contiguous() for x in found)
+    assert [list(x.shape) for x in views] == [[3, 3, size, size] for size in sizes]
+    assert all(x.dtype == torch.float32 and x.isfinite().all() and x.is_contiguous() for x in views)
 
 
 def test_a_batch_from_the_store_always_gives_the_same_views():
@@ -106,12 +106,12 @@ def test_a_cache_that_cannot_be_written(fresh, tmp_path):
     fresh.setenv("SMI_CACHE", str(tmp_path / "file"))
     fresh.setattr(compiled.tempfile, "tempdir", str(tmp_path))
     try:
-        found = (
+        has_compiler = (
             subprocess.run(["c++", "--version"], capture_output=True, check=False).returncode == 0
         )
     except FileNotFoundError:
-        found = False
-    assert (Views(policy("cifar10")).backend == "compiled") == found
+        has_compiler = False
+    assert (Views(policy("cifar10")).backend == "compiled") == has_compiler
 
 
 def test_compiled_false_needs_no_compiler(fresh):
