@@ -332,7 +332,7 @@ def test_two_processes_are_started_by_torchrun(monkeypatch):
             "imagenet cannot be downloaded without an account",
         ),
         (["all", "--scale", "minutes", "--data", "."], "a folder takes --scale hours"),
-        (["all", "--scale", "hours", "--data", "nowhere"], "there is no dataset or folder 'nowhere'"),
+        (["all", "--scale", "hours", "--data", "nowhere"], "no dataset or folder 'nowhere'"),
         (["all", "--scale", "minutes", "--seeds", "0"], "1 or more"),
     ],
 )

@@ -433,7 +433,7 @@ def test_a_progress_bar_on_a_terminal(tmp_path):
         (["pretrain", "digits", "--out", "x", "--device", "tpu"], "there is no device"),
         (["pretrain", "digits", "--out", "x", "--batch-size", "5000"], "make the batch smaller"),
         (["pretrain", "digits", "--out", "x", "--log-to", "paper"], "there is no logger"),
-        (["pretrain", "digits", "--out", "x", "--data", "nowhere"], "there is no dataset or folder"),
+        (["pretrain", "digits", "--out", "x", "--data", "nowhere"], "no dataset or folder"),
         (["pretrain", "digits", "--out", "x", "--optimizer.lr"], "needs a value"),
         (["cost", "optimizer.lr=3"], "optimizer.lr"),
     ],
