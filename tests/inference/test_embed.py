@@ -19,7 +19,17 @@ from smi.data import load as load_images
 from smi.errors import UserError
 from smi.evaluation import extract
 from smi.inference.embed import Neighbour, embed, neighbours
-from smi.inference.sheet import CAPTION, COLUMNS, GAP, GROUP_GAP, HEADER, INK, MARGIN, ROW_GAP, SIDE
+from smi.inference.sheet import (
+    CAPTION,
+    COLUMNS,
+    GAP,
+    GROUP_GAP,
+    HEADER,
+    INK_COLOUR,
+    MARGIN,
+    ROW_GAP,
+    SIDE,
+)
 from smi.nn import create_encoder
 from smi.runs.checkpoint import save_encoder
 from smi.runs.encoder import Pretrained, load, square
@@ -471,7 +481,9 @@ def test_the_sheet_shows_the_images(pixels, tmp_path):
     assert np.array_equal(
         tile(MARGIN), np.asarray(Image.open("query.png")).repeat(16, 0).repeat(16, 1)
     )
-    assert tuple(sheet[top - 3, MARGIN]) == tuple(sheet[top + 50, MARGIN - 3]) == INK  # its frame
+    assert (
+        tuple(sheet[top - 3, MARGIN]) == tuple(sheet[top + 50, MARGIN - 3]) == INK_COLOUR
+    )  # its frame
     for column, one in enumerate(found):
         shown = tile(MARGIN + SIDE + GROUP_GAP + column * (SIDE + GAP))
         if one.file == "odd.png":
