@@ -109,6 +109,8 @@ def unshuffle(x: Tensor) -> Tensor:
 
 
 class _Join(torch.autograd.Function):
+    """Gather rows; pass W times the gradient of the rows of this process back."""
+
     @staticmethod
     def forward(ctx: Any, z: Tensor) -> Tensor:
         joined = z.new_empty(world_size() * len(z), *z.shape[1:])
