@@ -369,7 +369,7 @@ def test_the_memory_of_a_gpu_is_given_back_before_the_next_run(interrupted, tmp_
         "evaluate",
         lambda sources, **asked: done.extend("e" * len(sources)) or honest(sources, **asked),
     )
-    monkeypatch.setattr(smi.comparison.compare, "give_back", lambda device: done.append("g"))
+    monkeypatch.setattr(smi.comparison.compare, "release_memory", lambda device: done.append("g"))
     monkeypatch.setattr(
         smi.comparison.compare, "call", lambda words, processes: done.append("t") or -signal.SIGTERM
     )
@@ -739,7 +739,7 @@ def test_the_page_fits_a_telephone_and_names_are_no_html(page, tmp_path):
         (["digits", "--methods", "SMI", "--protocol", "knnn"], "did you mean knn?"),
         (["digits", "--methods", "SMI", "--encoder", "resnet5"], "did you mean resnet50?"),
         (["digits", "--methods", "SMI", "--batch-size", "5000"], "make the batch smaller"),
-        (["digits", "--methods", "SMI", "--data", "nowhere"], "there is no set or folder"),
+        (["digits", "--methods", "SMI", "--data", "nowhere"], "there is no dataset or folder"),
         (["digits", "--methods", "SMI", "--log-to", "paper"], "there is no logger"),
     ],
 )

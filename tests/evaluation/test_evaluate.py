@@ -284,7 +284,7 @@ def test_stamps_differ_only_where_something_does(run, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "smi.evaluation.evaluate.load",
-            lambda *words, **more: load(*words, **more, largest_cache=0),
+            lambda *words, **more: load(*words, **more, max_cache_bytes=0),
         )
         streamed = evaluate([run], data=data, protocols=["knn"])[0][1][0]
     assert cached == streamed  # found again under its stamp

@@ -19,7 +19,17 @@ from smi.data import load as load_images
 from smi.errors import UserError
 from smi.evaluation import extract
 from smi.inference.embed import Neighbour, embed, neighbours
-from smi.inference.sheet import CAPTION, COLUMNS, GAP, GROUP_GAP, HEADER, INK, MARGIN, ROW_GAP, SIDE
+from smi.inference.sheet import (
+    CAPTION,
+    COLUMNS,
+    GAP,
+    GROUP_GAP,
+    HEADER,
+    INK_COLOUR,
+    MARGIN,
+    ROW_GAP,
+    SIDE,
+)
 from smi.nn import create_encoder
 from smi.runs.checkpoint import save_encoder
 from smi.runs.encoder import Pretrained, load, square
@@ -147,7 +157,7 @@ def test_embed_from_the_command_line(encoder, folder, home):
     )
     assert result.returncode == 0, result.stderr
     assert result.stderr == (
-        "warning: 1 file cannot be read as an image and is left out: broken.jpg (not an image in a format that is read here)\n"
+        "warning: 1 file cannot be read as an image and is left out: broken.jpg (not an image in a supported format)\n"
     )
     line, speed = result.stdout.rstrip("\n").split("; ")
     assert line == "features.npz: 8 images × 8 features of net.safetensors (SMI, epoch 15)"
@@ -471,7 +481,9 @@ def test_the_sheet_shows_the_images(pixels, tmp_path):
     assert np.array_equal(
         tile(MARGIN), np.asarray(Image.open("query.png")).repeat(16, 0).repeat(16, 1)
     )
-    assert tuple(sheet[top - 3, MARGIN]) == tuple(sheet[top + 50, MARGIN - 3]) == INK  # its frame
+    assert (
+        tuple(sheet[top - 3, MARGIN]) == tuple(sheet[top + 50, MARGIN - 3]) == INK_COLOUR
+    )  # its frame
     for column, one in enumerate(found):
         shown = tile(MARGIN + SIDE + GROUP_GAP + column * (SIDE + GAP))
         if one.file == "odd.png":
@@ -553,7 +565,7 @@ def but(command: tuple[str, ...], option: int | str, value: str) -> tuple[str, .
     [
         (but(EMBED, 1, "nowhere"), "there is no run or encoder nowhere"),
         (but(EMBED, 1, "flat"), "flat is not a run"),
-        (but(EMBED, "--data", "nowhere"), "there is no set or folder 'nowhere'"),
+        (but(EMBED, "--data", "nowhere"), "there is no dataset or folder 'nowhere'"),
         (but(EMBED, "--data", "empty"), "holds no files named like images"),
         (but(EMBED, "--data", "bad"), "none of the 3 files in"),
         (but(EMBED, "--out", "features.csv"), "must end in one of these, not 'features.csv'"),
@@ -562,7 +574,7 @@ def but(command: tuple[str, ...], option: int | str, value: str) -> tuple[str, .
         ((*EMBED, "--device", "warp"), "there is no device 'warp'"),
         ((*EMBED, "--batch-size", "0"), "--help"),
         (but(NEIGHBOURS, 1, "nowhere"), "there is no run or encoder nowhere"),
-        (but(NEIGHBOURS, "--data", "nowhere"), "there is no set or folder 'nowhere'"),
+        (but(NEIGHBOURS, "--data", "nowhere"), "there is no dataset or folder 'nowhere'"),
         (but(NEIGHBOURS, "--data", "empty"), "holds no files named like images"),
         (but(NEIGHBOURS, "--data", "bad"), "none of the 3 files in"),
         (
@@ -571,7 +583,7 @@ def but(command: tuple[str, ...], option: int | str, value: str) -> tuple[str, .
         ),
         (
             but(NEIGHBOURS, "--query", "bad/0.png"),
-            "bad/0.png cannot be read: not an image in a format that is read here",
+            "bad/0.png cannot be read: not an image in a supported format",
         ),
         (but(NEIGHBOURS, "--out", "sheet.jpg"), "must end in .png"),
         (but(NEIGHBOURS, "--out", "nowhere/sheet.png"), "there is no folder nowhere"),

@@ -505,7 +505,7 @@ def test_images_of_a_folder_and_no_cache_of_them(tmp_path, monkeypatch, capsys):
     assert not list((tmp_path / "cache").rglob("*.npy"))
     # The folder means nothing to others, so none of what leaves this machine names it.
     assert not [name for name, content in files(out).items() if str(folder).encode() in content]
-    with pytest.raises(UserError, match="there is no set or folder 'nowhere'"):
+    with pytest.raises(UserError, match="there is no dataset or folder 'nowhere'"):
         export(source, to="safetensors", data="nowhere")
 
 

@@ -29,7 +29,7 @@ from smi.comparison.grid import Job, check_same, plan
 from smi.comparison.loss_time import loss_seconds
 from smi.config.schema import SHORT
 from smi.data import Batches
-from smi.device import choose_device, choose_precision, describe_device, give_back, versions
+from smi.device import choose_device, choose_precision, describe_device, release_memory, versions
 from smi.errors import TrainingError, UserError
 from smi.evaluation.evaluate import evaluate
 from smi.evaluation.results import Result
@@ -339,7 +339,7 @@ class Work:
         )
         if not failed and not self.compiled and self.processes == 1 and job.row not in self.loss_ms:
             self.loss_ms[job.row] = self._measure_loss(job)
-        give_back(choose_device(self.place.device))
+        release_memory(choose_device(self.place.device))
 
     def _measure_loss(self, job: Job) -> float | None:
         """Milliseconds, with the trained weights and the first batch of the run."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from smi.data import Batch
-from smi.device import Precision, autocast, wait
+from smi.device import Precision, autocast, synchronize
 from smi.methods import Method, Output
 
 
@@ -59,11 +59,11 @@ def loss_seconds(
                 waiting = iter(given)
                 for out in given:
                     out.grad = None
-                wait(device)
+                synchronize(device)
                 begun = time.perf_counter()
                 again = step().loss
                 torch.autograd.backward(again)
-                wait(device)
+                synchronize(device)
                 if repeat >= 2:  # the first two warm up
                     times.append(time.perf_counter() - begun)
                 if next(waiting, None) is not None or not torch.equal(again.detach(), loss):

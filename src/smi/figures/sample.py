@@ -73,7 +73,7 @@ class Sample:
             resolution=resolution if isinstance(images, FileSet) else None,
             root=self.root,
             num_workers=self.num_workers,
-            largest_cache=0,
+            max_cache_bytes=0,
         )
         try:
             generator = torch.Generator().manual_seed(derive(self.seed, "figure"))

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from smi import __version__
 from smi.data.folders import FileSet
-from smi.data.sources import everything
+from smi.data.sources import all_images
 from smi.data.store import open_store
 from smi.device import choose_device, versions
 from smi.errors import UserError
@@ -37,7 +37,7 @@ from smi.losses.embeddings import unit_rows
 from smi.runs.encoder import Pretrained, load
 from smi.tables import Table
 from smi.terminal import Progress, announce, printable
-from smi.views.sheet import check_out, save
+from smi.views.png import check_png_path, write_png
 
 BATCH = 256
 SHOWN = 3  # files named in a warning
@@ -109,7 +109,7 @@ def neighbours(
     Of images as near as each other the first in the order of paths comes first. A query that lies in the folder is not its own neighbour.
     """
     out = expand(out)
-    check_out(out)
+    check_png_path(out)
     if k < 1:
         raise UserError(f"there must be 1 nearest neighbour or more, not {k}")
     if not queries:
@@ -141,7 +141,7 @@ def neighbours(
             [Neighbour(images.name(i), similarity, images.label(i)) for i, similarity in row]
             for row in near
         ]
-    save(
+    write_png(
         draw_sheet(rows, title=f"nearest of {data}, by the features of {_described(encoder)}"), out
     )
     print(_table(asked, found))
@@ -170,7 +170,7 @@ class AllImages:
         num_workers: int | None = None,
     ):
         root = root or encoder.root  # where the run's own set lies
-        self._sets = everything(data, Path(root) if root else None)
+        self._sets = all_images(data, Path(root) if root else None)
         self._stores = [
             open_store(
                 images,
@@ -180,7 +180,7 @@ class AllImages:
                 cache=cache_home(),
                 num_workers=num_workers,
                 max_bad_share=1,
-                largest_cache=0,
+                max_cache_bytes=0,
             )
             for images in self._sets
         ]

@@ -467,9 +467,9 @@ def _images(
 def _some_of(source: str | Path, resolution: int, root: str | Path | None) -> list[Image.Image]:
     # Few images are wanted: from a folder these alone are decoded, to the very pixels that a cache of all would hold.
     try:
-        store = load_images(source, "val", resolution=resolution, root=root, largest_cache=0)
+        store = load_images(source, "val", resolution=resolution, root=root, max_cache_bytes=0)
     except UserError:  # a folder of few images may hold out none
-        store = load_images(source, "train", resolution=resolution, root=root, largest_cache=0)
+        store = load_images(source, "train", resolution=resolution, root=root, max_cache_bytes=0)
     try:
         pixels = store[permutation(len(store), 0, 0)[:NUM_IMAGES]]
     finally:

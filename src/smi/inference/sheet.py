@@ -12,7 +12,7 @@ from torch import Tensor
 from smi.data.decoder import FORMATS
 from smi.runs.encoder import square
 from smi.terminal import printable
-from smi.views.sheet import INK, PAPER, picture
+from smi.views.png import INK_COLOUR, PAPER_COLOUR, draw_tile
 
 SIDE = (
     128  # pixels of a tile: larger images are shrunk to it, smaller ones enlarged by a whole number
@@ -56,7 +56,7 @@ def thumbnail_of_file(path: Path) -> Image.Image:
 def thumbnail(image: Tensor) -> Image.Image:
     """Of uint8 [3, H, H]."""
     side = image.shape[-1]
-    return picture(image, SIDE if side > SIDE else SIDE // side * side)
+    return draw_tile(image, SIDE if side > SIDE else SIDE // side * side)
 
 
 def draw_sheet(rows: Sequence[tuple[Tile, Sequence[Tile]]], *, title: str) -> Image.Image:
@@ -72,7 +72,7 @@ def draw_sheet(rows: Sequence[tuple[Tile, Sequence[Tile]]], *, title: str) -> Im
         - ROW_GAP
         + MARGIN
     )
-    sheet = Image.new("RGB", (width, height), PAPER)
+    sheet = Image.new("RGB", (width, height), PAPER_COLOUR)
     pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(FONT)
     pen.text((MARGIN, MARGIN), "query", fill=FAINT, font=font)
     pen.text((first, MARGIN), _short(title, width - MARGIN - first, font), fill=FAINT, font=font)
@@ -81,7 +81,7 @@ def draw_sheet(rows: Sequence[tuple[Tile, Sequence[Tile]]], *, title: str) -> Im
         _place(sheet, pen, font, query, MARGIN, y)
         pen.rectangle(
             (MARGIN - FRAME, y - FRAME, MARGIN + SIDE + FRAME - 1, y + SIDE + FRAME - 1),
-            outline=INK,
+            outline=INK_COLOUR,
         )
         for i, tile in enumerate(near):
             line, column = divmod(i, COLUMNS)
@@ -111,7 +111,7 @@ def _place(
     file = (
         tile.file if fits else tile.file.rsplit("/", 1)[-1]
     )  # a path that is too long loses its folders first
-    lines = [(tile.words, INK), (file, FAINT)] if tile.words else [(file, FAINT)]
+    lines = [(tile.words, INK_COLOUR), (file, FAINT)] if tile.words else [(file, FAINT)]
     for i, (words, ink) in enumerate(lines):
         pen.text((x, y + SIDE + 5 + i * LINE), _short(words, SIDE, font), fill=ink, font=font)
 

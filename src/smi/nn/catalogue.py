@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from smi.device import default_device, describe_device, wait
+from smi.device import default_device, describe_device, synchronize
 from smi.nn.encoders import SMALL, Encoder, create_encoder
 from smi.tables import Table
 
@@ -100,8 +100,8 @@ def arguments_for(name: str, image_size: int) -> dict[str, Any]:
 
 
 def seconds(encoder: Encoder, x: Tensor) -> float:
-    wait(x.device)
+    synchronize(x.device)
     start = time.perf_counter()
     encoder(x).square().mean().backward()
-    wait(x.device)
+    synchronize(x.device)
     return time.perf_counter() - start
