@@ -128,7 +128,7 @@ def test_the_transform_is_what_evaluation_reads(file, pictures):
     """Compare to the bit, for every kind of input."""
     encoder = smi.load(file)
     store = load_images(
-        pictures[0].parent, "pretrain", resolution=24, largest_cache=0, num_workers=1
+        pictures[0].parent, "pretrain", resolution=24, max_cache_bytes=0, num_workers=1
     )
     reference = extract(encoder, store, mean=encoder.mean, std=encoder.std, size=16)
     pixels = store[:]

@@ -9,7 +9,7 @@ import torch
 import yaml
 
 from smi.config.resolve import resolve
-from smi.data import Bad
+from smi.data import BadFile
 from smi.errors import UserError
 from smi.runs.run import Facts, Run
 
@@ -281,7 +281,7 @@ def test_finishing_writes_the_encoder(tmp_path):
 def test_bad_files_are_listed(old):
     old.write_bad_files([])
     assert not (old.folder / "bad-files.txt").exists()
-    old.write_bad_files([Bad("a.jpg", "not an image")])
+    old.write_bad_files([BadFile("a.jpg", "not an image")])
     assert (old.folder / "bad-files.txt").read_text() == "a.jpg\tnot an image\n"
 
 

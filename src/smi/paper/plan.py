@@ -6,7 +6,7 @@ from pathlib import Path
 
 from smi.comparison.grid import Job
 from smi.comparison.grid import plan as plan_jobs
-from smi.data.sources import NAMES, existing_folder, find, find_imagenet
+from smi.data.sources import NAMES, existing_folder, find_dataset, find_imagenet
 from smi.device import Runtime
 from smi.errors import UserError
 from smi.files import expand
@@ -220,7 +220,7 @@ def require_dataset(source: str, runtime: Runtime) -> None:
     elif source not in NAMES:
         existing_folder(source)
     elif source != "digits":
-        find(source, root)
+        find_dataset(source, root)
 
 
 def _how_to_download(

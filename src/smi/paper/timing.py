@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import batch_norm
 
-from smi.device import default_device, wait
+from smi.device import default_device, synchronize
 from smi.errors import UserError
 from smi.losses import BarlowTwinsLoss, NTXentLoss, SMILoss, VICRegLoss
 from smi.paper.cost import BATCH, DIM, Measurement
@@ -60,13 +60,13 @@ def measure_loss(criterion: Criterion, views: Sequence[Tensor], repeats: int) ->
     for repeat in range(WARM_UP_STEPS + repeats):
         for z in views:
             z.grad = None
-        wait(device)
+        synchronize(device)
         start = time.perf_counter()
         loss = criterion(*views)
-        wait(device)
+        synchronize(device)
         middle = time.perf_counter()
         torch.autograd.backward(loss)
-        wait(device)
+        synchronize(device)
         if repeat >= WARM_UP_STEPS:
             forward.append(middle - start)
             backward.append(time.perf_counter() - middle)
@@ -128,10 +128,10 @@ def time_losses_in_turn(
         views = [shared + 0.5 * torch.randn(batch, dim, generator=generator) for _ in range(2)]
         for name, criterion in criteria.items():
             z = [view.to(device).requires_grad_() for view in views]
-            wait(device)
+            synchronize(device)
             start = time.perf_counter()
             torch.autograd.backward(criterion(*z))
-            wait(device)
+            synchronize(device)
             if number >= 0:
                 times[name].append(1e3 * (time.perf_counter() - start))
     return {name: tuple(values) for name, values in times.items()}

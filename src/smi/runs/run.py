@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from smi.config.schema import Config
-    from smi.data import Bad
+    from smi.data import BadFile
     from smi.nn import Encoder
 
 
@@ -282,7 +282,7 @@ class Run:
         save_encoder(self.folder / "encoder.safetensors", weights, header)
         self.set_status("finished")
 
-    def write_bad_files(self, bad: "Sequence[Bad]") -> None:
+    def write_bad_files(self, bad: "Sequence[BadFile]") -> None:
         """Write bad-files.txt if there are unreadable files."""
         from smi.data import write_bad
 

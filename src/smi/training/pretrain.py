@@ -16,7 +16,7 @@ from smi.config.resolve import resolve
 from smi.config.schema import Config, plain
 from smi.data import NAMES, Batches
 from smi.device import Runtime, choose_device, choose_precision, keep_memory
-from smi.distributed import from_first, local_rank, processes, rank, world_size
+from smi.distributed import from_rank_0, local_rank, processes, rank, world_size
 from smi.errors import TrainingError, UserError
 from smi.files import expand
 from smi.imports import refused
@@ -117,7 +117,7 @@ def _on_rank_0(work: Callable[[], T]) -> T:
             result = (work(), None)
         except UserError as error:
             result = (None, error)
-    value, mistake = from_first(result)
+    value, mistake = from_rank_0(result)
     if mistake is not None:
         raise mistake
     return cast(T, value)
