@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import io
+import json
 import os
 import re
 import sys
@@ -389,23 +390,25 @@ def _add_evaluate(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
-    from smi.evaluation.evaluate import evaluate, print_results, stored
+    from smi.device import Runtime
+    from smi.evaluation.evaluate import evaluate, stored
 
     if arguments.show:
-        rows = stored(
+        evaluation = stored(
             arguments.sources,
             protocols=arguments.protocol,
             data=arguments.data,
             floors=arguments.floors,
         )
     else:
-        names = ("data", "floors", "images", "epochs", "seed", "root", "device", "num_workers")
-        rows = evaluate(
+        names = ("data", "floors", "images", "epochs", "seed")
+        evaluation = evaluate(
             arguments.sources,
             protocols=arguments.protocol,
+            runtime=Runtime(arguments.device, arguments.root, arguments.num_workers),
             **{name: getattr(arguments, name) for name in names},
         )
-    print_results(rows, as_json=arguments.json)
+    print(json.dumps(evaluation.plain(), indent=2) if arguments.json else evaluation.text())
 
 
 def _add_embed(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -434,6 +437,7 @@ def _add_embed(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def _embed(arguments: argparse.Namespace) -> None:
+    from smi.device import Runtime
     from smi.inference.embed import embed
 
     embed(
@@ -441,16 +445,14 @@ def _embed(arguments: argparse.Namespace) -> None:
         data=arguments.data,
         out=arguments.out,
         batch_size=arguments.batch_size,
-        root=arguments.root,
-        device=arguments.device,
-        num_workers=arguments.num_workers,
+        runtime=Runtime(arguments.device, arguments.root, arguments.num_workers),
     )
 
 
 def _add_neighbours(commands: "argparse._SubParsersAction[Parser]") -> None:
     command = commands.add_parser(
         "neighbours",
-        help="the images of a folder that are nearest to some: a contact sheet",
+        help="find the images most similar to one or more query images (writes a contact sheet)",
         description="Write a PNG with a row for each query: the image, then those of the set or folder that are nearest to it.",
         allow_abbrev=False,
     )
@@ -488,18 +490,18 @@ def _add_neighbours(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def _neighbours(arguments: argparse.Namespace) -> None:
-    from smi.inference.embed import neighbours
+    from smi.device import Runtime
+    from smi.inference.neighbours import neighbours
 
-    neighbours(
+    found = neighbours(
         arguments.source,
         data=arguments.data,
         queries=arguments.query,
         out=arguments.out,
         k=arguments.k,
-        root=arguments.root,
-        device=arguments.device,
-        num_workers=arguments.num_workers,
+        runtime=Runtime(arguments.device, arguments.root, arguments.num_workers),
     )
+    print(found.text())
 
 
 def _add_export(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -534,6 +536,7 @@ def _add_export(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def _export(arguments: argparse.Namespace) -> None:
+    from smi.device import Runtime
     from smi.inference.export import export
 
     export(
@@ -541,7 +544,7 @@ def _export(arguments: argparse.Namespace) -> None:
         to=arguments.to,
         out=arguments.out,
         data=arguments.data,
-        root=arguments.root,
+        runtime=Runtime(root=arguments.root),
     )
 
 

@@ -54,7 +54,7 @@ def accuracies(runs: dict[str, Run]) -> list[list[str]]:
     found = evaluate(list(names), protocols=("fewshot", "linear-cached", "knn"), floors=True)
     rows = {
         names.get(name.rsplit(", epoch", 1)[0], name.split(",")[0]): results
-        for name, results in found
+        for name, results in found.rows
     }
     order = sorted(
         rows, key=lambda name: (name in runs, name.startswith("untrained"))

@@ -120,7 +120,9 @@ def test_mistakes_are_sentences(store):
     unlabelled = ArrayStore(replace(ArraySet("some", "pretrain", (store[:].numpy(),)), labels=None))
     with pytest.raises(UserError, match="has no labels"):
         extract_labelled(nn.Flatten(), unlabelled, mean=MEAN, std=STD)
-    with pytest.raises(UserError, match=r"features \[11, F\]; this one gave \[11, 3, 8, 8\]"):
+    with pytest.raises(
+        UserError, match=r"features \[11, F\] for 11 images; this one returned \[11, 3, 8, 8\]"
+    ):
         extract(nn.Identity(), store, mean=MEAN, std=STD)
     for wrong in ({"batch_size": 0}, {"size": 0}, {"precision": "float8"}):
         with pytest.raises(UserError):

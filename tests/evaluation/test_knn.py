@@ -76,8 +76,8 @@ def test_any_shape(n, m, f, k, classes, seed):
 def test_tiles_change_nothing(clusters, monkeypatch):
     (bank, labels), (queries, _) = clusters(700, spread=2.0), clusters(50, spread=2.0, seed=1)
     whole = knn_votes(bank, labels, queries, num_classes=4)
-    monkeypatch.setattr("smi.evaluation.knn.QUERIES", 7)
-    monkeypatch.setattr("smi.evaluation.knn.ROWS", 333)
+    monkeypatch.setattr("smi.evaluation.knn.QUERIES_PER_TILE", 7)
+    monkeypatch.setattr("smi.evaluation.knn.ROWS_PER_TILE", 333)
     torch.testing.assert_close(
         knn_votes(bank, labels, queries, num_classes=4), whole, rtol=1e-4, atol=1e-6
     )

@@ -8,10 +8,25 @@ from smi.data import load
 from smi.data.sources import ArraySet
 from smi.data.store import ArrayStore
 from smi.errors import UserError
-from smi.evaluation import extract_labelled, fine_tune, light, linear_accuracy, train_linear
-from smi.evaluation.finetune import FEWEST_STEPS, some_of_each
-from smi.evaluation.linear_sgd import LRS, MOMENTUM, WEIGHT_DECAY, _Heads, choose_lr
-from smi.evaluation.logistic import good_ones
+from smi.evaluation import (
+    FeatureSplits,
+    Task,
+    Training,
+    extract_labelled,
+    fine_tune,
+    light,
+    linear_accuracy,
+    train_linear,
+)
+from smi.evaluation.finetune import MIN_STEPS, sample_each_class
+from smi.evaluation.linear_sgd import (
+    LEARNING_RATES,
+    SGD_MOMENTUM,
+    SGD_WEIGHT_DECAY,
+    _Heads,
+    choose_lr,
+)
+from smi.evaluation.logistic import nearly_best
 
 UNIT = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
 
@@ -26,7 +41,8 @@ def policy(data="digits", size=8):
 
 
 def rows(network, stores):
-    return [part for store in stores for part in extract_labelled(network, store, **UNIT)]
+    parts = [part for store in stores for part in extract_labelled(network, store, **UNIT)]
+    return FeatureSplits(*parts)
 
 
 def colours(n=120, classes=3, side=4):
@@ -49,7 +65,7 @@ def test_heads_step_as_pytorchs_sgd_does():
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
         optimizer = torch.optim.SGD(
-            head.parameters(), lr=lr, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY
+            head.parameters(), lr=lr, momentum=SGD_MOMENTUM, weight_decay=SGD_WEIGHT_DECAY
         )
         for step in range(20):
             optimizer.zero_grad()
@@ -83,28 +99,21 @@ def test_a_learning_rate_that_explodes_leaves_the_others_alone():
 
 def test_the_linear_classifier_finds_what_is_there(digits):
     train = digits[0]
-    h, y, test_h, test_y = rows(nn.Flatten(), digits)
-    seen = []
+    features = rows(nn.Flatten(), digits)
+    reported = []
     found = train_linear(
-        nn.Flatten(),
-        train,
-        policy(),
-        h,
-        y,
-        test_h,
-        test_y,
-        epochs=12,
-        batch_size=64,
-        watch=seen.append,
+        Task(nn.Flatten(), train, policy(), num_classes=10),
+        features,
+        training=Training(epochs=12, batch_size=64, watch=reported.append),
     )
-    exact = linear_accuracy(h, y, test_h, test_y).top1
+    exact = linear_accuracy(*features).top1
     assert exact - 0.15 < found.top1 <= 1  # crops of digits say less than whole ones
     assert found.top5 is not None
     assert found.top5 >= found.top1
-    assert found.lr in LRS
-    assert [pair[0] for pair in found.validation] == list(LRS)
+    assert found.lr in LEARNING_RATES
+    assert [pair[0] for pair in found.validation] == list(LEARNING_RATES)
     assert [epoch.epoch for epoch in found.curves] == list(range(1, 13))
-    assert seen == list(found.curves)
+    assert reported == list(found.curves)
     assert found.curves[-1].train_loss < found.curves[0].train_loss
     assert found.top1 == pytest.approx(
         found.curves[-1].test_top1, abs=1e-6
@@ -120,7 +129,9 @@ def test_the_encoder_stays_as_it_was_and_the_seed_decides():
 
     def train_it(seed):
         return train_linear(
-            encoder, train, policy("other", 4), h, y, h, y, epochs=30, batch_size=32, seed=seed
+            Task(encoder, train, policy("other", 4), num_classes=3),
+            FeatureSplits(h, y, h, y),
+            training=Training(epochs=30, batch_size=32, seed=seed),
         )
 
     once, again, other = train_it(0), train_it(0), train_it(1)
@@ -134,36 +145,32 @@ def test_the_encoder_stays_as_it_was_and_the_seed_decides():
 
 
 def test_learning_rates_are_judged_on_training_images_alone():
-    """With the test labels turned around the choice is the same, and one learning rate is not judged at all."""
+    """Wrong test labels do not change the choice, and a single learning rate is not tried."""
     train = colours()
     h, y = extract_labelled(nn.Flatten(), train, **UNIT)
-    settings = {"epochs": 3, "batch_size": 32}
-    right = train_linear(nn.Flatten(), train, policy("other", 4), h, y, h, y, **settings)
-    wrong = train_linear(nn.Flatten(), train, policy("other", 4), h, y, h, (y + 1) % 3, **settings)
+    task = Task(nn.Flatten(), train, policy("other", 4), num_classes=3)
+    training = Training(epochs=3, batch_size=32)
+    right = train_linear(task, FeatureSplits(h, y, h, y), training=training)
+    wrong = train_linear(task, FeatureSplits(h, y, h, (y + 1) % 3), training=training)
     assert right.validation == wrong.validation
     assert wrong.top1 < 0.2
-    given = train_linear(nn.Flatten(), train, policy("other", 4), h, y, h, y, lrs=[0.5], **settings)
+    given = train_linear(task, FeatureSplits(h, y, h, y), lrs=[0.5], training=training)
     assert given.lr == 0.5
     assert given.validation == ()
     assert "peak learning rate 0.5," in given.protocol
 
 
 def test_what_counts_as_good():
-    assert good_ones([(0.1, 0.70), (1.0, 0.90), (3.0, 0.901)], 1000) == [1.0, 3.0]
-    assert good_ones([(0.1, 0.70), (1.0, 0.80), (3.0, 0.90)], 1000) == [3.0]
-    assert good_ones([(0.5, float("nan"))], 1000) == [0.5]
+    assert nearly_best([(0.1, 0.70), (1.0, 0.90), (3.0, 0.901)], 1000) == [1.0, 3.0]
+    assert nearly_best([(0.1, 0.70), (1.0, 0.80), (3.0, 0.90)], 1000) == [3.0]
+    assert nearly_best([(0.5, float("nan"))], 1000) == [0.5]
     with pytest.raises(UserError, match="too few"):
         choose_lr(
-            nn.Flatten(),
-            colours(2, 2),
-            policy("other", 4),
+            Task(nn.Flatten(), colours(2, 2), policy("other", 4), num_classes=2),
             torch.rand(2, 48),
             torch.arange(2),
-            lrs=LRS,
-            epochs=1,
-            batch_size=2,
-            num_classes=2,
-            seed=0,
+            lrs=LEARNING_RATES,
+            training=Training(epochs=1, batch_size=2),
         )
 
 
@@ -191,9 +198,10 @@ def test_fine_tuning_trains_a_copy_from_the_share_it_is_given():
     train = colours(300)
     encoder = Small().requires_grad_(False).eval()
     before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
-    found = fine_tune(encoder, train, train, policy("other", 4), share=0.1, epochs=2, num_classes=3)
+    task = Task(encoder, train, policy("other", 4), num_classes=3)
+    found = fine_tune(task, train, share=0.1, training=Training(epochs=2))
     assert found.num_labels == 30
-    assert found.epochs == FEWEST_STEPS  # one batch is all there is
+    assert found.epochs == MIN_STEPS  # an epoch is one batch
     assert found.top1 > 0.9
     assert found.top1 == pytest.approx(found.curves[-1].test_top1, abs=1e-6)
     assert found.curves[-1].epoch == found.epochs
@@ -201,12 +209,9 @@ def test_fine_tuning_trains_a_copy_from_the_share_it_is_given():
     for name, tensor in encoder.state_dict().items():
         assert torch.equal(tensor, before[name]), name
     assert "30 labelled images (10% of each class)" in found.protocol
-    assert (
-        fine_tune(encoder, train, train, policy("other", 4), share=0.1, epochs=2, num_classes=3)
-        == found
-    )
+    assert fine_tune(task, train, share=0.1, training=Training(epochs=2)) == found
     with pytest.raises(UserError, match="share of labels"):
-        fine_tune(encoder, train, train, policy("other", 4), share=0.0, num_classes=3)
+        fine_tune(task, train, share=0.0)
 
 
 def test_fine_tuning_moves_the_encoder():
@@ -219,20 +224,19 @@ def test_fine_tuning_moves_the_encoder():
         )  # sees grey
     h, y = extract_labelled(blind, train, **UNIT)
     frozen = linear_accuracy(h, y, h, y).top1
-    tuned = fine_tune(
-        blind, train, train, policy("other", 4), share=1.0, epochs=600, num_classes=3
-    ).top1
+    task = Task(blind, train, policy("other", 4), num_classes=3)
+    tuned = fine_tune(task, train, share=1.0, training=Training(epochs=600)).top1
     assert frozen < 0.6
     assert tuned > 0.9
 
 
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.34, 1.0])
-def test_some_of_each_class(share):
+def test_a_share_of_each_class(share):
     labels = torch.arange(1000) % 7
     labels[labels == 6] = 5  # a class without images
-    rows_ = some_of_each(labels, share, seed=3)
+    chosen = sample_each_class(labels, share, seed=3)
     expected = (torch.bincount(labels, minlength=7) * share).round().clamp(min=1)
     expected[6] = 0
-    assert torch.equal(torch.bincount(labels[rows_], minlength=7), expected.long())
-    assert torch.equal(rows_, rows_.sort().values)
-    assert set(some_of_each(labels, share / 2, seed=3).tolist()) <= set(rows_.tolist())
+    assert torch.equal(torch.bincount(labels[chosen], minlength=7), expected.long())
+    assert torch.equal(chosen, chosen.sort().values)
+    assert set(sample_each_class(labels, share / 2, seed=3).tolist()) <= set(chosen.tolist())

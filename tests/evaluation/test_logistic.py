@@ -9,7 +9,7 @@ from sklearn.preprocessing import StandardScaler
 from smi.errors import UserError
 from smi.evaluation import choose_l2, fit_linear, linear_accuracy
 from smi.evaluation.accuracy import top_k
-from smi.evaluation.logistic import GRID, split
+from smi.evaluation.logistic import L2_GRID, hold_out
 
 
 @pytest.mark.parametrize("l2", [1e-1, 1e-3])
@@ -38,7 +38,7 @@ def test_equals_scikit_learn(clusters, l2, classes):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("l2", GRID)
+@pytest.mark.parametrize("l2", L2_GRID)
 def test_stops_where_the_gradient_is_nothing(clusters, l2, dtype):
     """By autograd on the objective as it is written."""
     features, labels = clusters(400, 20, 6, spread=3.0)
@@ -108,7 +108,7 @@ def test_the_strength_is_chosen_on_training_rows_alone(clusters):
         clusters(200, 60, 3, spread=4.0, seed=1),
     )
     result = linear_accuracy(features, labels, test, truth)
-    assert [strength for strength, _ in result.validation] == list(GRID)
+    assert [strength for strength, _ in result.validation] == list(L2_GRID)
     assert result.validation == choose_l2(features, labels)
     assert result.validation == linear_accuracy(features, labels, test[:5], truth[:5]).validation
     assert (
@@ -125,13 +125,13 @@ def test_the_strength_is_chosen_on_training_rows_alone(clusters):
 
 def test_the_split_has_all_classes_in_both_parts(clusters):
     _, labels = clusters(200, 4, 7)
-    kept, held_out = split(labels, seed=3)
+    kept, held_out = hold_out(labels, seed=3)
     assert sorted([*kept.tolist(), *held_out.tolist()]) == list(range(200))
     assert len(held_out) == 40
     counts = torch.bincount(labels[held_out], minlength=7) - torch.bincount(labels) / 5
     assert counts.abs().max() <= 1
-    assert torch.equal(split(labels, seed=3)[0], kept)
-    assert not torch.equal(split(labels, seed=4)[0], kept)
+    assert torch.equal(hold_out(labels, seed=3)[0], kept)
+    assert not torch.equal(hold_out(labels, seed=4)[0], kept)
 
 
 def test_top_k_counts(on_mps):
@@ -153,7 +153,7 @@ def test_mistakes_are_sentences(clusters):
         linear_accuracy(features, labels, features[:, :3], labels)
     with pytest.raises(UserError, match="too few"):
         choose_l2(features[:2], labels[:2])
-    with pytest.raises(UserError, match="one strength"):
+    with pytest.raises(UserError, match="at least one value"):
         choose_l2(features, labels, grid=())
     with pytest.raises(ValueError, match="int64"):
         fit_linear(features, labels[:3], l2=1.0)

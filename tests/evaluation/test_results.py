@@ -4,7 +4,7 @@ import json
 import pytest
 
 from smi.errors import UserError
-from smi.evaluation.results import Result, Score, read, read_all, stamp, table, write
+from smi.evaluation.results import Result, Score, read, read_all, results_table, stamp, write
 
 PROTOCOL = {"name": "knn", "data": "cifar10", "k": 20, "train": {"split": "train", "images": 500}}
 
@@ -20,6 +20,10 @@ def result(top1=0.5, subject="encoder", notes=(), digest="abc", **protocol):
         {"top5": 0.9},
         {"date": "d"},
     )
+
+
+def text_of(rows):
+    return results_table(rows).text()
 
 
 def test_a_result_survives_its_file(tmp_path):
@@ -92,7 +96,7 @@ def test_what_was_changed_by_hand_is_refused(tmp_path):
 
 
 def test_numbers_of_one_protocol_share_a_column():
-    lines = table([("a", [result(0.5)]), ("b", [result(0.625)])]).splitlines()
+    lines = text_of([("a", [result(0.5)]), ("b", [result(0.625)])]).splitlines()
     assert lines[0].split() == ["kNN"]
     assert [line.split() for line in lines[2:4]] == [["a", "50.0%"], ["b", "62.5%"]]
     assert "not comparable" not in "\n".join(lines)
@@ -100,7 +104,7 @@ def test_numbers_of_one_protocol_share_a_column():
 
 
 def test_numbers_of_different_protocols_do_not_and_the_table_says_why():
-    text = table(
+    text = text_of(
         [
             ("a", [result(0.5)]),
             ("b", [result(0.625, k=10, train={"split": "train", "images": 501})]),
@@ -117,6 +121,6 @@ def test_intervals_and_notes():
     made = dataclasses.replace(
         result(notes=["two classes"]), scores=(Score("1 label", 0.5, 0.4, 0.6),)
     )
-    text = table([("a", [made]), ("b", [made])])
+    text = text_of([("a", [made]), ("b", [made])])
     assert "50.0% ± 10.0%" in text
     assert text.count("note: two classes") == 1

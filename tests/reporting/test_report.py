@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 
 import smi
 from smi.errors import UserError
+from smi.device import Runtime
 from smi.evaluation.evaluate import evaluate
 from smi.reporting.document import Gathered
 from smi.reporting.portrait import Painter, Portrait
@@ -50,7 +51,7 @@ def compared(tmp_path_factory):
                     batch_size=64,
                     settings=SETTINGS,
                 )
-                results = evaluate([where], protocols=["knn", "linear-cached"])[0][1]
+                results = evaluate([where], protocols=["knn", "linear-cached"]).rows[0].results
             else:
                 shutil.copytree(where.with_name("seed-0"), where)
                 config = yaml.safe_load((where / "config.yaml").read_text())
@@ -255,7 +256,7 @@ def test_names_that_are_no_text(runs, tmp_path):
             )
     except OSError:
         pytest.skip("this file system wants names to be text")
-    evaluate(runs[:1], protocols=["knn"], data=folder, num_workers=1)
+    evaluate(runs[:1], protocols=["knn"], data=folder, runtime=Runtime(num_workers=1))
     page = report(runs[:1], tmp_path / "report.html", data=folder, num_workers=1).read_text(
         encoding="utf-8"
     )

@@ -29,7 +29,14 @@ from smi.comparison.grid import Job, check_same, plan
 from smi.comparison.loss_time import loss_seconds
 from smi.config.schema import SHORT
 from smi.data import Batches
-from smi.device import choose_device, choose_precision, describe_device, give_back, versions
+from smi.device import (
+    Runtime,
+    choose_device,
+    choose_precision,
+    describe_device,
+    give_back,
+    versions,
+)
 from smi.errors import TrainingError, UserError
 from smi.evaluation.evaluate import evaluate
 from smi.evaluation.results import Result
@@ -105,7 +112,7 @@ def compare(
     _check(methods, seeds, settings or {})
     check_loggers(loggers)
     evaluate(
-        [], protocols=protocols, device=device
+        [], protocols=protocols, runtime=Runtime(device=device)
     )  # refuses names there are none of, before anything runs
     place, folder = Place(root, device, num_workers), expand(out)
     named = {
@@ -323,9 +330,10 @@ class Work:
         results: Sequence[Result] = ()
         if not failed:
             try:
+                runtime = Runtime(**dataclasses.asdict(self.place))
                 ((_, results),) = evaluate(
-                    [job.folder], protocols=self.protocols, seed=0, **dataclasses.asdict(self.place)
-                )
+                    [job.folder], protocols=self.protocols, runtime=runtime
+                ).rows
             except (
                 UserError
             ) as error:  # an encoder that diverged, say; the other runs are none the worse

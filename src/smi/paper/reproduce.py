@@ -26,7 +26,7 @@ from smi.comparison.compare import Place, compare, refuse_torchrun
 from smi.comparison.comparison import Comparison
 from smi.comparison.grid import Job, plan
 from smi.data.sources import NAMES, existing_folder, find, find_imagenet
-from smi.device import choose_device, describe_device, versions
+from smi.device import Runtime, choose_device, describe_device, versions
 from smi.errors import TrainingError, UserError
 from smi.evaluation.evaluate import evaluate
 from smi.figures.catalogue import FIGURES, draw_figure, save_figure
@@ -588,7 +588,7 @@ class Work:
                     sources,
                     protocols=["linear"],
                     epochs=self.scale.linear_epochs,
-                    **asdict(self.place),
+                    runtime=Runtime(**asdict(self.place)),
                 )
             drawn = draw_figure(name, sources, data=self._looked_at(name), **asdict(self.place))
             save_figure(drawn, name, self.folder / "figures" / f"{file}.html")

@@ -12,8 +12,7 @@ import numpy as np
 from smi import __version__
 from smi.comparison.comparison import Comparison
 from smi.errors import UserError
-from smi.evaluation.evaluate import SUBJECTS, row_name
-from smi.evaluation.results import Result, read_all, sheet
+from smi.evaluation.results import SUBJECTS, Result, read_all, results_table, row_name
 from smi.figures.accuracy_std import accuracy_std
 from smi.figures.curves import effective_rank, loss, probe
 from smi.figures.eigenspectrum import of_shares
@@ -505,12 +504,12 @@ class Gathered:
                 for key in order
                 if (some := [r for r in rows[key] if r.protocol["data"] == data])
             ]
-            found = sheet(here)
+            found = results_table(here)
             yield Table(
                 f"Accuracy on held-out images of {data.removesuffix('/')}",
                 found.headers,
                 found.lines,
-                found.notes,
+                list(found.notes),
             )
         yield Text(
             "Two numbers may be compared where they stand in one column: their protocols have one stamp, a hash of everything another "
