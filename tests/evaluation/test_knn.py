@@ -7,7 +7,7 @@ from lightly.utils.benchmarking import knn_predict as lightly_knn
 
 from smi.errors import UserError
 from smi.evaluation import knn_accuracy, knn_predict, knn_votes
-from smi.evaluation.knn import nearest
+from smi.evaluation.knn import NearestRows, nearest
 
 
 def reference(bank, labels, queries, k, temperature, num_classes):
@@ -81,6 +81,28 @@ def test_tiles_change_nothing(clusters, monkeypatch):
     torch.testing.assert_close(
         knn_votes(bank, labels, queries, num_classes=4), whole, rtol=1e-4, atol=1e-6
     )
+
+
+def test_excluded_rows_come_last(clusters, monkeypatch):
+    bank, _ = clusters(700, spread=2.0)
+    monkeypatch.setattr("smi.evaluation.knn.QUERIES_PER_TILE", 7)
+    monkeypatch.setattr("smi.evaluation.knn.ROWS_PER_TILE", 333)
+    own = [[i] for i in range(50)]
+    similarity, index = nearest(bank, bank[:50], 5, exclude=own)
+    everything, all_index = nearest(bank, bank[:50], 6)
+    assert torch.equal(all_index[:, 0], torch.arange(50))
+    assert torch.equal(index, all_index[:, 1:])
+    torch.testing.assert_close(similarity, everything[:, 1:])
+    similarity, index = nearest(bank[:3], bank[:1], 3, exclude=[[0, 2]])
+    assert index[0, 0] == 1
+    assert similarity[0, 1:].tolist() == [-torch.inf, -torch.inf]
+
+
+def test_stable_search_keeps_the_order_of_ties_across_tiles():
+    best = NearestRows(2, stable=True)
+    best.add(torch.tensor([[0.5, 0.7]]), torch.tensor([[0, 1]]))
+    best.add(torch.tensor([[0.7, 0.7, 0.5]]), torch.tensor([[2, 3, 4]]))
+    assert best.index.tolist() == [[1, 2]]
 
 
 def test_a_large_k_is_cut_and_said(clusters):

@@ -20,7 +20,8 @@ def test_equals_scikit_learn(clusters, l2, classes):
     ours = fit_linear(features, labels, l2=l2, tolerance=1e-9)
     assert ours.converged
     standardised = StandardScaler().fit_transform(features.numpy())
-    # Of two classes scikit-learn has one row of weights, where ours are half of it and its negative: a penalty half as large.
+    # For two classes scikit-learn has one row of weights. Ours has two, half of it and its
+    # negative, so the penalty is half as large.
     strength = l2 if classes > 2 else l2 / 2
     theirs = LogisticRegression(C=1 / (strength * len(features)), tol=1e-9, max_iter=5000).fit(
         standardised, labels.numpy()
@@ -56,7 +57,7 @@ def test_stops_where_the_gradient_is_nothing(clusters, l2, dtype):
 
 
 def test_features_of_unlike_variance_take_few_iterations(clusters):
-    """Directions whose variances differ by ten thousand: without the covariance this takes hundreds."""
+    """Variances differ by a factor of ten thousand; without the covariance it takes hundreds."""
     features, labels = clusters(600, 40, 5, spread=3.0)
     mixed = (features * torch.logspace(0, -2, 40)) @ torch.linalg.qr(torch.randn(40, 40)).Q
     fitted = fit_linear(mixed, labels, l2=1e-4)

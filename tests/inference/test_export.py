@@ -1,4 +1,4 @@
-"""Exports, each loaded again by the library it is for."""
+"""Exports, each loaded again by its target library."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from string import Template
 
 import numpy as np
 import onnxruntime
@@ -21,7 +22,9 @@ import smi
 from smi.cli import main
 from smi.errors import UserError
 from smi.inference import export as exporting
+from smi.inference import load_script
 from smi.inference.export import export
+from smi.inference.verify import sample_photographs
 from smi.nn import create_encoder
 from smi.nn.encoders import NARROW
 from smi.runs.checkpoint import save_encoder
@@ -32,12 +35,8 @@ CLOSE = 1e-5
 
 
 @pytest.fixture(autouse=True)
-def _one_thread_and_our_modules(monkeypatch):
+def _our_modules(monkeypatch):
     monkeypatch.syspath_prepend(TESTS)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +108,7 @@ def replace_stem(model: torch.nn.Module, width: int, stride: int) -> torch.nn.Mo
     return model
 
 
-# --------------------------------------------------------------------------------------------------------------------- the command
+# -------------------------------------------------------------------------------------- the command
 
 
 def test_the_command_exports_a_run_and_says_how_it_went(finished):
@@ -161,7 +160,7 @@ def test_a_mistake_is_one_sentence(finished, capsys, monkeypatch):
     assert captured.out == ""
 
 
-# ---------------------------------------------------------------------------------------------------------------------------- timm
+# --------------------------------------------------------------------------------------------- timm
 
 
 @pytest.mark.parametrize(
@@ -221,7 +220,7 @@ def test_timm_does_not_make_a_wrong_network_of_another_stem(tmp_path, narrow, wi
     assert_same(model, source, size)
 
 
-# --------------------------------------------------------------------------------------------------------------------- torchvision
+# -------------------------------------------------------------------------------------- torchvision
 
 
 @pytest.mark.parametrize(("stem", "size"), [("standard", 32), ("cifar", 8), ("half", 16)])
@@ -258,7 +257,7 @@ def test_a_resnet_that_torchvision_makes_otherwise_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [source.name]
 
 
-# ---------------------------------------------------------------------------------------------------------------------------- ONNX
+# --------------------------------------------------------------------------------------------- ONNX
 
 
 @pytest.mark.parametrize(
@@ -271,7 +270,7 @@ def test_a_resnet_that_torchvision_makes_otherwise_leaves_nothing(tmp_path):
 )
 def test_onnx_has_a_free_batch_size(tmp_path, monkeypatch, capfd, name, size, beside):
     if beside:
-        monkeypatch.setattr(exporting, "LARGEST_ONNX", 0)
+        monkeypatch.setattr(exporting, "MAX_ONNX_BYTES", 0)
     source = encoder_file(tmp_path, name, size)
     out = export(source, to="onnx")
     captured = capfd.readouterr()
@@ -297,7 +296,7 @@ def test_a_network_the_exporter_cannot_follow_is_a_sentence(tmp_path, monkeypatc
     assert [path.name for path in tmp_path.iterdir()] == ["encoder.safetensors"]
 
 
-# --------------------------------------------------------------------------------------------------------- safetensors, a user's own
+# ----------------------------------------------------------------------------- a user's own network
 
 
 def test_safetensors_of_a_network_of_ones_own(tmp_path):
@@ -316,12 +315,13 @@ def test_safetensors_of_a_network_of_ones_own(tmp_path):
 def test_a_network_of_ones_own_is_in_no_other_library(tmp_path, to):
     with pytest.raises(
         UserError,
-        match=f"{to} has no support.homemade.Net, a network of your own: export it --to onnx or safetensors",
+        match=f"{to} has no support.homemade.Net, a network of your own: "
+        "export it --to onnx or safetensors",
     ):
         export(encoder_file(tmp_path, "support.homemade.Net", 8), to=to)
 
 
-# ------------------------------------------------------------------------------------------------------------------ the shipped script
+# ------------------------------------------------------------------------------- the shipped script
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def test_its_preprocessing_is_ours(tmp_path, size, resolution):
     }
     for name, image in images.items():
         image.save(tmp_path / name, **({"exif": turned} if name == "turned.jpg" else {}))
-        # What is turned is resized in another order, with a rounding to grey levels between the two sides.
+        # A rotated image is resized in another order, with rounding between the two sides.
         allowed = 1.01 / 255 / 0.2 if name == "turned.jpg" else CLOSE
         with Image.open(tmp_path / name) as opened:
             found = preprocess(opened)
@@ -393,7 +393,7 @@ def test_its_preprocessing_is_ours(tmp_path, size, resolution):
         )
 
 
-# ------------------------------------------------------------------------------------------------------------------ whole or not at all
+# ------------------------------------------------------------------------------ whole or not at all
 
 
 def test_an_export_that_differs_leaves_nothing_and_keeps_the_old(tmp_path, monkeypatch):
@@ -426,8 +426,9 @@ def test_an_export_that_differs_leaves_nothing_and_keeps_the_old(tmp_path, monke
 
 
 def test_wrong_preprocessing_is_an_error(tmp_path, monkeypatch):
-    wrong = exporting.LOAD.template.replace("Resampling.BILINEAR", "Resampling.BICUBIC")
-    monkeypatch.setattr(exporting, "LOAD", type(exporting.LOAD)(wrong))
+    template = load_script.LOAD_TEMPLATE.template
+    wrong = template.replace("Resampling.BILINEAR", "Resampling.BICUBIC")
+    monkeypatch.setattr(load_script, "LOAD_TEMPLATE", Template(wrong))
     with pytest.raises(
         UserError, match=r"inputs of the export's load\.py differ from the encoder's by up to"
     ):
@@ -470,8 +471,8 @@ def test_again_replaces_what_an_export_made(tmp_path):
 def test_what_no_export_made_is_left_alone(tmp_path):
     source, out = encoder_file(tmp_path, "support.homemade.Net", 8), tmp_path / "out"
     for name, said in (
-        ("thesis.tex", "is no export"),
-        ("preprocessing.json", "holds thesis.tex, which is of no export"),
+        ("thesis.tex", "is not an export"),
+        ("preprocessing.json", "holds thesis.tex, which is not part of an export"),
     ):
         out.mkdir(exist_ok=True)
         (out / name).write_text("years")
@@ -483,7 +484,7 @@ def test_what_no_export_made_is_left_alone(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [source.name, "out"]
 
 
-# --------------------------------------------------------------------------------------------------------------- the images compared on
+# ------------------------------------------------------------------------ images for the comparison
 
 
 def test_images_of_a_folder_and_no_cache_of_them(tmp_path, monkeypatch, capsys):
@@ -510,15 +511,15 @@ def test_photographs_where_its_images_are_not_here(tmp_path, capsys):
     source = encoder_file(tmp_path, "support.homemade.Net", 8, data=str(tmp_path / "gone"))
     export(source, to="safetensors")
     said = capsys.readouterr().out.splitlines()[-1]
-    assert (
-        said
-        == f"largest difference 0 on 16 images of two photographs of scikit-learn ({tmp_path / 'gone'} is not here)"
+    assert said == (
+        "largest difference 0 on 16 images of two photographs of scikit-learn "
+        f"({tmp_path / 'gone'} is not available)"
     )
-    pieces = exporting._photographs()
+    pieces = sample_photographs()
     assert len({piece.tobytes() for piece in pieces}) == 16
 
 
-# --------------------------------------------------------------------------------------------------------------------- what is missing
+# --------------------------------------------------------------------- missing packages and formats
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 import smi
-from smi.errors import UserError
 from smi.device import Runtime
+from smi.errors import UserError
 from smi.evaluation.evaluate import evaluate
 from smi.reporting.document import Gathered
 from smi.reporting.portrait import Painter, Portrait

@@ -109,7 +109,7 @@ def few_shot(
 
 
 def shuffle(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Return the rows class by class, shuffled within each, and their place in it: int64 [n] each."""
+    """Return rows by class, shuffled within each, and their place in the class: int64 [n] each."""
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(
         labels.device
     )

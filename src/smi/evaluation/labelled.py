@@ -61,9 +61,9 @@ class LabelledData:
             )
         if not set(trained) & set(tested):
             raise UserError(
-                f"no class of {self.data}'s training images ({self._class_names(trained)}) is among "
-                f"those of its test images ({self._class_names(tested)}): the class folders of both "
-                "splits must have the same names"
+                f"no class of {self.data}'s training images ({self._class_names(trained)}) is "
+                f"among those of its test images ({self._class_names(tested)}): the class folders "
+                "of both splits must have the same names"
             )
 
     def _class_notes(

@@ -39,7 +39,7 @@ MIN_TRIAL_EPOCHS = 3  # the choice of a learning rate takes a tenth of the epoch
 
 @dataclass(frozen=True)
 class Epoch:
-    """Hold mean loss and top-1 over an epoch's training batches, and on the test images after it."""
+    """Hold mean loss and top-1 over the batches of an epoch, and on the test images after it."""
 
     epoch: int
     train_loss: float

@@ -260,7 +260,8 @@ class _Problem:
         """Return the Cholesky factor of the approximate Hessian, [F + 1, F + 1]."""
         hessian = self.curvature * self.covariance
         hessian.diagonal().add_(decay + DAMPING * self.curvature)
-        return torch.linalg.cholesky(hessian)
+        factor: Tensor = torch.linalg.cholesky(hessian)
+        return factor
 
     def _error(self, logits: Tensor) -> Tensor:
         return torch.softmax(logits, 0).sub_(self.target)

@@ -89,8 +89,8 @@ class Network:
             )
             if self.label == SMALL or not resnet:
                 raise UserError(
-                    f"torchvision has no {self.label} with the same parameter names, only resnet18, "
-                    "resnet50 and other ResNets: export it --to timm or onnx"
+                    f"torchvision has no {self.label} with the same parameter names, only ResNets "
+                    "such as resnet18 and resnet50: export it --to timm or onnx"
                 )
 
     def code(self, to: str, *more: str) -> list[str]:
