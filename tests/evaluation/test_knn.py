@@ -83,21 +83,6 @@ def test_tiles_change_nothing(clusters, monkeypatch):
     )
 
 
-def test_excluded_rows_come_last(clusters, monkeypatch):
-    bank, _ = clusters(700, spread=2.0)
-    monkeypatch.setattr("smi.evaluation.knn.QUERIES_PER_TILE", 7)
-    monkeypatch.setattr("smi.evaluation.knn.ROWS_PER_TILE", 333)
-    own = [[i] for i in range(50)]
-    similarity, index = nearest(bank, bank[:50], 5, exclude=own)
-    everything, all_index = nearest(bank, bank[:50], 6)
-    assert torch.equal(all_index[:, 0], torch.arange(50))
-    assert torch.equal(index, all_index[:, 1:])
-    torch.testing.assert_close(similarity, everything[:, 1:])
-    similarity, index = nearest(bank[:3], bank[:1], 3, exclude=[[0, 2]])
-    assert index[0, 0] == 1
-    assert similarity[0, 1:].tolist() == [-torch.inf, -torch.inf]
-
-
 def test_stable_search_keeps_the_order_of_ties_across_tiles():
     best = NearestRows(2, stable=True)
     best.add(torch.tensor([[0.5, 0.7]]), torch.tensor([[0, 1]]))

@@ -7,7 +7,6 @@ similarity, index = nearest(bank, queries, k=8)
 n rows in the bank, m queries, F coordinates, C classes.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -96,14 +95,11 @@ def knn_votes(
 # --------------------------------------------------------------------------- exact nearest rows
 
 
-def nearest(
-    bank: Tensor, queries: Tensor, k: int, *, exclude: Sequence[Sequence[int]] | None = None
-) -> tuple[Tensor, Tensor]:
+def nearest(bank: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return cosine similarity and index of the k nearest bank rows, nearest first: [m, k] each.
 
     The search is exact and needs memory for one tile of similarities only. k is at most n. The
     order of equally similar rows is not defined.
-    exclude: for each query, rows that are not its neighbours; they come last, with similarity -inf.
     """
     if k < 1:
         raise UserError(f"the number of nearest neighbours must be 1 or more, not {k}")
@@ -125,9 +121,6 @@ def nearest(
             rows = bank[j : j + ROWS_PER_TILE]
             out = buffer[: len(rows) * len(block)].view(len(rows), len(block))
             tile = torch.mm(rows, block.T, out=out)  # faster than its transpose
-            if exclude is not None:
-                row_index = torch.arange(j, j + len(rows), device=tile.device)
-                mask_rows(tile.T, row_index, exclude[i : i + len(block)])
             values, row = _largest(tile, min(k, len(rows)))
             best.add(values, row + j)
         similarity[i : i + QUERIES_PER_TILE] = best.similarity
@@ -162,13 +155,6 @@ class NearestRows:
         else:
             self.similarity, order = similarity.topk(k)
         self.index = index.gather(1, order)
-
-
-def mask_rows(similarity: Tensor, rows: Tensor, exclude: Sequence[Sequence[int]]) -> None:
-    """Set the similarity [m, r] of each query to its excluded rows to -inf, in place."""
-    for query, excluded in enumerate(exclude):
-        places = torch.tensor(excluded, dtype=torch.long, device=rows.device)
-        similarity[query, torch.isin(rows, places)] = -torch.inf
 
 
 def _largest(tile: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from smi.device import Runtime
 from smi.errors import UserError
-from smi.evaluation.knn import NearestRows, mask_rows
+from smi.evaluation.knn import NearestRows
 from smi.files import expand, finite
 from smi.inference.images import EMBED_BATCH_SIZE, AllImages, describe_encoder, is_same_file
 from smi.inference.sheet import Tile, draw_sheet, thumbnail_of_file
@@ -164,7 +164,9 @@ def _search(
     with contextlib.closing(features) as batches:
         for h, places in batches:
             similarity = (queries @ unit_rows(h.double()).T).float()  # [m, N]
-            mask_rows(similarity, places, own)
+            for query, own_places in enumerate(own):
+                excluded = torch.isin(places, torch.tensor(own_places, dtype=torch.long))
+                similarity[query, excluded] = -torch.inf
             best.add(similarity, places.expand(len(queries), -1))
     rows = zip(best.index.tolist(), best.similarity.tolist(), strict=True)
     return [
