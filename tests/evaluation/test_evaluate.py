@@ -42,7 +42,7 @@ def _our_modules(monkeypatch):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Two runs of one network, SMI's and Barlow Twins'."""
+    """Pretrain the same network with SMI and with Barlow Twins."""
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(TESTS)
@@ -54,7 +54,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def run(trained, tmp_path):
-    """A copy, without results."""
+    """Copy the first run, without results."""
     return copy_of(trained[0], tmp_path / "run")
 
 
@@ -84,7 +84,7 @@ def command(*words, **more):
 
 
 def write_folder(folder, classes, count, side=12, seed=0):
-    """Folders of noisy images, each class around a colour of its own."""
+    """Write noisy images in one folder per class; each class has its own mean colour."""
     rng = np.random.default_rng(seed)
     for number, name in enumerate(classes):
         (folder / name).mkdir(parents=True)
@@ -135,7 +135,7 @@ def test_the_command_writes_results_and_prints_their_table(run, smi_here):
     assert "raw pixels" in smi_here("evaluate", run, "--show", "--floors").stdout
 
 
-def test_numbers_are_those_of_the_parts(run):
+def test_numbers_equal_those_of_independent_references(run):
     """The references are knn_accuracy, and scikit-learn's logistic regression with the same l2."""
     (_, (knn, linear)) = evaluate([run], protocols=["knn", "linear-cached"]).rows[0]
     encoder = smi.load(run)
@@ -172,7 +172,7 @@ def test_the_slow_protocols(run, monkeypatch):
     assert [finetune.details[share]["labels"] for share in ("1%", "10%", "100%")] == [20, 162, 1614]
 
 
-def test_what_is_known_is_not_computed_again_until_the_weights_change(run, monkeypatch):
+def test_stored_results_are_reused_until_the_weights_change(run, monkeypatch):
     first = evaluate([run], protocols=["knn"])
     cases = []
     protocol = PROTOCOLS["knn"]
@@ -202,7 +202,7 @@ def test_two_runs_side_by_side(trained, tmp_path, monkeypatch):
     seconds = iter(range(100))
     monkeypatch.setattr(
         "smi.evaluation.evaluate.time.perf_counter", lambda: next(seconds) ** 2
-    )  # no two take as long
+    )  # so that all durations differ
     evaluation = evaluate(runs, protocols=["knn"], floors=True)
     assert len(evaluation.rows) == 4  # the untrained encoder and the pixels are the same for both
     assert len({result.stamp for row in evaluation.rows for result in row.results}) == 1
@@ -252,7 +252,7 @@ def test_classes_that_differ_are_noted(run, tmp_path):
         evaluate([run], data=tmp_path / "b")
 
 
-def test_one_class_to_test_on_has_its_label(run, tmp_path):
+def test_a_test_split_with_one_class_is_noted(run, tmp_path):
     write_folder(tmp_path / "a" / "train", ["ant", "bee", "cow"], 8)
     write_folder(tmp_path / "a" / "val", ["bee"], 4, seed=1)
     evaluation = evaluate([run], data=tmp_path / "a", protocols=["knn"])
@@ -260,7 +260,7 @@ def test_one_class_to_test_on_has_its_label(run, tmp_path):
 
 
 def test_other_images_under_the_same_names_are_another_protocol(run, tmp_path):
-    """Folders of one name, with as many images of as many classes, and files of the same size."""
+    """The folders have the same name, numbers of images and classes, and sizes of files."""
     for place, spread in (("x", 1), ("y", 2)):
         for split in ("train", "val"):
             write_folder(tmp_path / place / "photos" / split, ["ant", "bee", "cow"], 6, seed=spread)
@@ -293,7 +293,7 @@ def test_stamps_differ_only_where_something_does(run, tmp_path):
     assert "1 file could not be read" in " ".join(cached.notes)
 
 
-def test_few_images_have_an_answer(run, tmp_path):
+def test_very_few_images_can_be_evaluated(run, tmp_path):
     write_folder(tmp_path / "few" / "train", ["ant", "bee"], 1)
     write_folder(tmp_path / "few" / "val", ["ant", "bee"], 2, seed=1)
     (_, (knn, linear, few)) = evaluate([run], data=tmp_path / "few").rows[0]
@@ -302,14 +302,14 @@ def test_few_images_have_an_answer(run, tmp_path):
     assert few.protocol["labels of each class"] == [1]
 
 
-def test_all_sources_are_looked_at_before_any_is_evaluated(run, tmp_path):
+def test_all_sources_are_checked_before_any_is_evaluated(run, tmp_path):
     with pytest.raises(UserError, match="there is no run or encoder"):
         evaluate([run, tmp_path / "typo"], protocols=["knn"])
     assert not (run / "eval").exists()
 
 
 def test_images_of_another_size_are_noted(tmp_path):
-    """A network for 16 pixels, and digits of 8."""
+    """The network takes 16 pixels, and digits have 8."""
     about = {
         "encoder": {"name": "support.homemade.Net"},
         "image_size": 16,

@@ -11,7 +11,7 @@ from smi.evaluation.knn import NearestRows, nearest
 
 
 def reference(bank, labels, queries, k, temperature, num_classes):
-    """Row by row in float64, by a full sort."""
+    """Vote row by row in float64, after a full sort."""
     bank, queries = F.normalize(bank.double()), F.normalize(queries.double())
     votes = torch.zeros(len(queries), num_classes, dtype=torch.float64)
     for i, query in enumerate(queries):
@@ -90,14 +90,14 @@ def test_stable_search_keeps_the_order_of_ties_across_tiles():
     assert best.index.tolist() == [[1, 2]]
 
 
-def test_a_large_k_is_cut_and_said(clusters):
+def test_k_is_limited_to_the_size_of_the_bank(clusters):
     bank, labels = clusters(30)
     result = knn_accuracy(bank, labels, bank, labels, k=200)
     assert result.k == 30
     assert "the 30 nearest of 30 training images" in result.protocol
 
 
-def test_ties_zeros_and_one_class():
+def test_ties_rows_of_zeros_and_a_single_class():
     bank = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]])
     assert knn_predict(bank, torch.tensor([2, 1, 0]), torch.tensor([[3.0, 0.0]]), k=2).tolist() == [
         1
@@ -111,7 +111,7 @@ def test_ties_zeros_and_one_class():
     )
 
 
-def test_no_temperature_and_no_scale_overflow(clusters):
+def test_low_temperatures_and_large_scales_do_not_overflow(clusters):
     (bank, labels), (queries, _) = clusters(50), clusters(10, seed=1)
     sharp = knn_votes(bank * 1e30, labels, queries * 1e-30, k=5, temperature=1e-4, num_classes=4)
     torch.testing.assert_close(sharp.argmax(1), knn_predict(bank, labels, queries, k=1))

@@ -37,7 +37,7 @@ def test_a_result_survives_its_file(tmp_path):
     assert json.loads(path.read_text())["stamp"] == made.stamp == stamp(made.protocol)
 
 
-def test_the_stamp_is_over_all_of_the_protocol_and_nothing_else():
+def test_the_stamp_hashes_the_whole_protocol_and_nothing_else():
     assert result(0.5).stamp == result(0.6, subject="raw pixels").stamp
     assert (
         len(
@@ -53,7 +53,7 @@ def test_the_stamp_is_over_all_of_the_protocol_and_nothing_else():
     assert stamp({"a": 1, "b": 2}) == stamp({"b": 2, "a": 1})
 
 
-def test_files_of_different_protocols_and_subjects_do_not_meet(tmp_path):
+def test_protocols_and_subjects_have_files_of_their_own(tmp_path):
     every = [
         result(),
         result(k=10),
@@ -67,14 +67,14 @@ def test_files_of_different_protocols_and_subjects_do_not_meet(tmp_path):
     assert {path.parent for path in paths} == {tmp_path / "eval"}
 
 
-def test_all_labels_come_before_few(tmp_path):
+def test_results_are_ordered_by_protocol(tmp_path):
     for name in ("finetune", "fewshot", "someones-own", "linear", "knn", "linear-cached"):
         write(tmp_path, result(name=name))
     found = [one.protocol["name"] for one in read_all(tmp_path)]
     assert found == ["knn", "linear-cached", "linear", "fewshot", "finetune", "someones-own"]
 
 
-def test_what_is_no_number_is_null(tmp_path):
+def test_nan_is_written_as_null(tmp_path):
     path = write(
         tmp_path,
         dataclasses.replace(
@@ -84,7 +84,7 @@ def test_what_is_no_number_is_null(tmp_path):
     assert read(path).details == {"curves": [{"test_loss": None, "test_top1": 0.1}]}
 
 
-def test_what_was_changed_by_hand_is_refused(tmp_path):
+def test_files_changed_by_hand_are_refused(tmp_path):
     path = write(tmp_path, result())
     path.write_text(path.read_text().replace('"k": 20', '"k": 1'))
     with pytest.raises(UserError, match="changed by hand"):
@@ -103,7 +103,7 @@ def test_numbers_of_one_protocol_share_a_column():
     assert f"stamp {result().stamp}" in lines[5]
 
 
-def test_numbers_of_different_protocols_do_not_and_the_table_says_why():
+def test_numbers_of_different_protocols_have_columns_of_their_own():
     text = text_of(
         [
             ("a", [result(0.5)]),

@@ -64,7 +64,7 @@ def test_embed_from_the_command_line(encoder, folder, home):
 
 
 def evaluated(encoder: Path, folder: Path, batch_size: int) -> np.ndarray:
-    """What evaluation computes, from a cache of decoded images."""
+    """Compute features as evaluation does, from a cache of decoded images."""
     net = load(encoder)
     store = load_images(
         folder, "pretrain", resolution=net.resolution, num_workers=1, max_bad_share=1
@@ -76,7 +76,7 @@ def evaluated(encoder: Path, folder: Path, batch_size: int) -> np.ndarray:
 
 @pytest.mark.parametrize("batch_size", [1, 5, 256])
 @pytest.mark.parametrize("suffix", ["npz", "parquet"])
-def test_the_numbers_of_evaluation_to_the_bit(encoder, flat, batch_size, suffix):
+def test_features_equal_those_of_evaluation_to_the_bit(encoder, flat, batch_size, suffix):
     (flat / "05.png").write_bytes(b"")
     (flat / "06.png").write_bytes(b"")
     (flat / "22.png").write_bytes(b"")
@@ -95,7 +95,7 @@ def test_the_numbers_of_evaluation_to_the_bit(encoder, flat, batch_size, suffix)
     assert features.tobytes() == evaluated(encoder, flat, batch_size)[kept].tobytes()
 
 
-def test_all_of_a_sorted_folder_with_labels(encoder, tmp_path):
+def test_a_folder_with_splits_and_classes(encoder, tmp_path):
     places = [
         "train/cat/1.png",
         "train/cat/2.png",
@@ -123,7 +123,7 @@ def test_all_of_a_sorted_folder_with_labels(encoder, tmp_path):
 
 
 def test_a_folder_without_splits_is_not_divided(encoder, tmp_path):
-    """A tenth of these would be held out from pretraining."""
+    """Pretraining would hold out a tenth of these images."""
     for i in range(40):
         draw(tmp_path / "set" / "ab"[i % 2] / f"{i:02}.png", i)
     found = np.load(embed(encoder, data="set", out="features.npz", runtime=ONE_WORKER))
@@ -131,7 +131,7 @@ def test_a_folder_without_splits_is_not_divided(encoder, tmp_path):
     assert (len(found["files"]), found["labels"].tolist()) == (40, [0] * 20 + [1] * 20)
 
 
-def test_a_named_set_of_files_has_words_for_its_classes(encoder, tmp_path):
+def test_a_named_dataset_has_class_names_in_words(encoder, tmp_path):
     for split in ("train", "val"):
         for name in ("n01440764", "n03888257"):
             draw(tmp_path / "imagenette2-320" / split / name / "a.JPEG", 0)
@@ -148,7 +148,7 @@ def test_a_named_set_of_files_has_words_for_its_classes(encoder, tmp_path):
     assert json.loads(table.schema.metadata[b"smi"])["classes"] == ["tench", "parachute"]
 
 
-def test_a_set_of_pixels_is_train_then_val(encoder):
+def test_an_array_dataset_is_train_then_val(encoder):
     found = np.load(embed(encoder, data="digits", out="features.npz"))
     net = load(encoder)
     splits = [load_images("digits", split) for split in ("train", "val")]
@@ -164,8 +164,8 @@ def test_a_set_of_pixels_is_train_then_val(encoder):
     ]
 
 
-def test_parquet_has_every_name_and_groups_of_rows(encoder, folder, monkeypatch):
-    """Also one that is not text."""
+def test_parquet_escapes_names_and_has_row_groups(encoder, folder, monkeypatch):
+    """A file name need not be valid UTF-8."""
     (folder / os.fsdecode(b"caf\xe9.png")).write_bytes((folder / "b.png").read_bytes())
     monkeypatch.setattr(
         smi.inference.feature_files, "ROW_GROUP_BYTES", 4 * 8 * 4
@@ -185,7 +185,7 @@ def test_parquet_has_every_name_and_groups_of_rows(encoder, folder, monkeypatch)
     assert archive["files"][3] == os.fsdecode(b"caf\xe9.png")  # which opens the file
 
 
-def test_the_same_file_twice(encoder, flat):
+def test_equal_features_make_equal_files(encoder, flat):
     first, second = (
         embed(encoder, data=flat, out=f"{name}.npz", runtime=ONE_WORKER).read_bytes()
         for name in "ab"
@@ -194,7 +194,7 @@ def test_the_same_file_twice(encoder, flat):
 
 
 def test_features_are_never_all_in_memory(tmp_path):
-    """200 MB of them; the peak is that of a process of its own, after the same for small ones."""
+    """The features take 200 MB. The peak is measured in a process of its own."""
     code = """
 import sys
 from pathlib import Path
@@ -233,8 +233,7 @@ print(peak(96) - small)
 
 @pytest.mark.parametrize("suffix", ["npz", "parquet"])
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_nothing_is_left_of_a_failure_in_the_middle(encoder, flat, monkeypatch, suffix, error):
-    """And what was there before stays."""
+def test_a_failure_leaves_the_old_file_and_nothing_else(encoder, flat, monkeypatch, suffix, error):
     out = embed(encoder, data=flat, out=f"features.{suffix}", runtime=ONE_WORKER)
     before, names = out.read_bytes(), names_in(Path("."))
     forward, calls = Pretrained.forward, []
@@ -253,7 +252,7 @@ def test_nothing_is_left_of_a_failure_in_the_middle(encoder, flat, monkeypatch, 
     assert out.read_bytes() == before
 
 
-def test_without_pyarrow_one_sentence_says_so(encoder, flat, monkeypatch):
+def test_parquet_without_pyarrow_is_refused(encoder, flat, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(UserError, match=r"pip install 'smi-ssl\[parquet\]'"):

@@ -65,7 +65,7 @@ def test_neighbours_from_the_command_line(encoder, folder, home):
 
 
 def by_definition(encoder: Path, folder: Path, query: Path, k: int) -> list[tuple[str, float]]:
-    """In float64, of all features at once."""
+    """Compute the nearest images in float64 from all features at once."""
     found = np.load(embed(encoder, data=folder, out="all.npz", runtime=ONE_WORKER))
     bank = found["features"].astype(np.float64)
     with torch.inference_mode():
@@ -78,8 +78,8 @@ def by_definition(encoder: Path, folder: Path, query: Path, k: int) -> list[tupl
 
 
 @pytest.mark.parametrize("k", [1, 5, 22])
-def test_the_nearest_are_those_of_the_definition(encoder, flat, tmp_path, monkeypatch, k):
-    """Whatever batches they come in, for a query that is one of them and one that is not."""
+def test_the_nearest_agree_with_the_definition(encoder, flat, tmp_path, monkeypatch, k):
+    """This holds for every batch size, and for queries inside and outside of the folder."""
     queries = [flat / "07.png", draw(tmp_path / "other.png", 99)]
     expected = [by_definition(encoder, flat, query, k) for query in queries]
     monkeypatch.setattr(smi.inference.neighbours, "EMBED_BATCH_SIZE", 4)
@@ -93,7 +93,7 @@ def test_the_nearest_are_those_of_the_definition(encoder, flat, tmp_path, monkey
         )
 
 
-def test_a_query_is_not_its_own_neighbour_under_any_name_but_a_copy_is(pixels, flat, tmp_path):
+def test_a_query_and_its_links_are_not_its_neighbours_but_a_copy_is(pixels, flat, tmp_path):
     (flat / "link.png").symlink_to(flat / "03.png")
     (flat / "copy.png").write_bytes((flat / "03.png").read_bytes())
     (tmp_path / "outside.png").symlink_to("flat/03.png")
@@ -108,7 +108,7 @@ def test_a_query_is_not_its_own_neighbour_under_any_name_but_a_copy_is(pixels, f
         )
 
 
-def test_equally_near_images_come_in_the_order_of_their_names(pixels, flat, monkeypatch):
+def test_equally_similar_images_come_in_the_order_of_their_names(pixels, flat, monkeypatch):
     for name in ("zz.png", "c.png", "aa.png"):
         (flat / name).write_bytes((flat / "03.png").read_bytes())
     monkeypatch.setattr(smi.inference.neighbours, "EMBED_BATCH_SIZE", 4)
@@ -118,8 +118,8 @@ def test_equally_near_images_come_in_the_order_of_their_names(pixels, flat, monk
     assert [one.file for one in found] == ["aa.png", "c.png"]
 
 
-def test_an_unreadable_file_is_nobodys_neighbour(pixels, flat):
-    """The next image stands in its place, and would come twice."""
+def test_an_unreadable_file_is_not_a_neighbour(pixels, flat):
+    """A store replaces it by the next image, which would be found twice."""
     (flat / "04.png").write_bytes(b"nothing")
     (found,) = neighbours(
         pixels, data=flat, queries=[flat / "03.png"], out="sheet.png", k=23, runtime=ONE_WORKER
@@ -197,7 +197,7 @@ def test_quiet_prints_nothing(pixels, flat, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_many_neighbours_go_on_below(pixels, flat):
+def test_many_neighbours_take_several_lines(pixels, flat):
     neighbours(
         pixels,
         data=flat,
@@ -220,7 +220,7 @@ def test_many_neighbours_go_on_below(pixels, flat):
         )
 
 
-def test_a_set_of_pixels_has_neighbours_with_labels(pixels, tmp_path):
+def test_neighbours_in_an_array_dataset_have_labels(pixels, tmp_path):
     digits = load_images("digits", "val")
     Image.fromarray(digits[[5]][0].permute(1, 2, 0).numpy()).save("five.png")
     (found,) = neighbours(pixels, data="digits", queries=["five.png"], out="sheet.png", k=4).rows
@@ -233,7 +233,7 @@ def test_a_set_of_pixels_has_neighbours_with_labels(pixels, tmp_path):
     )
 
 
-def test_more_than_there_are_is_said(pixels, flat, command):
+def test_too_few_images_give_a_warning(pixels, flat, command):
     code, said, complained = command(
         "neighbours", str(pixels), "--data", "flat", "--query", "flat/01.png", "--k", "40"
     )
@@ -241,7 +241,7 @@ def test_more_than_there_are_is_said(pixels, flat, command):
     assert "neighbours.png: 1 × 22 of 23 images" in said
 
 
-def test_a_folder_of_nothing_but_the_query(pixels, tmp_path, command):
+def test_a_folder_with_only_the_query(pixels, tmp_path, command):
     draw(tmp_path / "one" / "a.png", 0)
     code, _, complained = command(
         "neighbours", str(pixels), "--data", "one", "--query", "one/a.png"
