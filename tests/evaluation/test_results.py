@@ -1,5 +1,7 @@
 import dataclasses
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -124,3 +126,8 @@ def test_intervals_and_notes():
     text = text_of([("a", [made]), ("b", [made])])
     assert "50.0% ± 10.0%" in text
     assert text.count("note: two classes") == 1
+
+
+def test_reading_results_does_not_import_torch():
+    code = "import sys, smi.evaluation.results; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

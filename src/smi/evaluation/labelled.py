@@ -22,7 +22,7 @@ from smi.evaluation.features import labels_of
 from smi.files import expand
 from smi.seeds import derive
 
-NUM_HASHED_IMAGES = 64  # images of a split whose content identifies the dataset
+NUM_HASHED_IMAGES = 64  # images of each split that are hashed to identify the dataset
 MAX_NAMED_CLASSES = 5  # classes that a note lists
 
 
