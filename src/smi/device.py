@@ -9,17 +9,17 @@ import os
 import platform
 import resource
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from smi.errors import UserError
 
 if TYPE_CHECKING:
     import torch
 
-Precision = Literal["float32", "bfloat16"]
+Precision = Literal["float32", "bfloat16", "float16"]
 
 # The parameters of mallopt, as malloc.h numbers them, and their values.
 M_TRIM_THRESHOLD = -1
@@ -132,10 +132,13 @@ def choose_precision(
 
 
 def autocast(device: "torch.device", precision: Precision) -> AbstractContextManager[object]:
-    """Return a context manager that computes in the given precision."""
+    """Return a context that computes in `precision`; float32 also turns an outer autocast off."""
     import torch
 
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
+    if precision not in get_args(Precision):
+        raise UserError(f"the precision must be float32, bfloat16 or float16, not {precision!r}")
+    dtype = getattr(torch, precision)
+    return torch.autocast(device.type, dtype, enabled=precision != "float32")
 
 
 def keep_memory() -> None:

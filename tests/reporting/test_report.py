@@ -13,6 +13,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 import smi
+from smi.device import Runtime
 from smi.errors import UserError
 from smi.evaluation.evaluate import evaluate
 from smi.reporting.document import Gathered
@@ -47,7 +48,7 @@ def compared(tmp_path_factory):
                     method=method,
                     overrides=SETTINGS | {"encoder": "resnet-small", "epochs": 1, "batch_size": 64},
                 )
-                results = evaluate([where], protocols=["knn", "linear-cached"])[0][1]
+                results = evaluate([where], protocols=["knn", "linear-cached"]).rows[0].results
             else:
                 shutil.copytree(where.with_name("seed-0"), where)
                 config = yaml.safe_load((where / "config.yaml").read_text())
@@ -252,7 +253,7 @@ def test_names_that_are_no_text(runs, tmp_path):
             )
     except OSError:
         pytest.skip("this file system wants names to be text")
-    evaluate(runs[:1], protocols=["knn"], data=folder, num_workers=1)
+    evaluate(runs[:1], protocols=["knn"], data=folder, runtime=Runtime(num_workers=1))
     page = report(runs[:1], tmp_path / "report.html", data=folder, num_workers=1).read_text(
         encoding="utf-8"
     )

@@ -29,12 +29,20 @@ from smi.comparison.grid import Job, check_same, plan
 from smi.comparison.loss_time import loss_seconds
 from smi.config.schema import SHORT
 from smi.data import Batches
-from smi.device import choose_device, choose_precision, describe_device, release_memory, versions
+from smi.device import (
+    Runtime,
+    choose_device,
+    choose_precision,
+    describe_device,
+    give_back,
+    versions,
+)
 from smi.errors import TrainingError, UserError
 from smi.evaluation.evaluate import evaluate
 from smi.evaluation.results import Result
 from smi.files import disk_errors, expand
-from smi.runs.restore import build_method, load_method, load_views
+from smi.runs.checkpoint import load as load_checkpoint
+from smi.runs.restore import create, create_views
 from smi.runs.run import Run
 from smi.terminal import duration
 from smi.training.loggers import check_loggers
@@ -104,7 +112,7 @@ def compare(
     _check(methods, seeds, settings or {})
     check_loggers(loggers)
     evaluate(
-        [], protocols=protocols, device=device
+        [], protocols=protocols, runtime=Runtime(device=device)
     )  # refuses names there are none of, before anything runs
     place, folder = Place(root, device, num_workers), expand(out)
     named = {
@@ -204,7 +212,7 @@ def _prepare(jobs: Sequence[Job], place: Place) -> None:
         check_same(job, count)
     for job in jobs:
         if job.seed == 0 and not job.done:
-            build_method(job.config, count)
+            create(job.config, count)
 
 
 class Work:
@@ -322,9 +330,10 @@ class Work:
         results: Sequence[Result] = ()
         if not failed:
             try:
+                runtime = Runtime(**dataclasses.asdict(self.place))
                 ((_, results),) = evaluate(
-                    [job.folder], protocols=self.protocols, seed=0, **dataclasses.asdict(self.place)
-                )
+                    [job.folder], protocols=self.protocols, runtime=runtime
+                ).rows
             except (
                 UserError
             ) as error:  # an encoder that diverged, say; the other runs are none the worse
@@ -339,7 +348,7 @@ class Work:
         )
         if not failed and not self.compiled and self.processes == 1 and job.row not in self.loss_ms:
             self.loss_ms[job.row] = self._measure_loss(job)
-        release_memory(choose_device(self.place.device))
+        give_back(choose_device(self.place.device))
 
     def _measure_loss(self, job: Job) -> float | None:
         """Milliseconds, with the trained weights and the first batch of the run."""
@@ -349,12 +358,12 @@ class Work:
             batch = (
                 Batches(images.pretrain, config.batch_size, seed=config.seed).batch(0).to(device)
             )
+            method = create(config, len(images.pretrain)).to(device)
         finally:
             images.close()
-        run = Run(job.folder)
-        method = load_method(run, device=device)
+        method.load_state_dict(load_checkpoint(Run(job.folder).checkpoint, device)["method"])
         method.progress, method.epoch = 1.0, config.epochs - 1
-        views = load_views(run, method)(batch.images, batch.generator())
+        views = create_views(config, method)(batch.images, batch.generator())
         seconds = loss_seconds(
             method, views, batch, precision=choose_precision(config.precision, device)
         )

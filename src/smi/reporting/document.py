@@ -12,12 +12,11 @@ import numpy as np
 from smi import __version__
 from smi.comparison.comparison import Comparison
 from smi.errors import UserError
-from smi.evaluation.evaluate import SUBJECTS, row_name
-from smi.evaluation.results import Result, read_all, sheet
+from smi.evaluation.results import SUBJECTS, Result, read_all, results_table, row_name
 from smi.figures.accuracy_std import accuracy_std
 from smi.figures.curves import effective_rank, loss, probe
-from smi.figures.eigenspectrum import draw_shares
-from smi.figures.energy_maps import MAP_DESCRIPTION
+from smi.figures.eigenspectrum import of_shares
+from smi.figures.energy_maps import WHICH
 from smi.figures.feature_std import feature_std
 from smi.figures.gradient_norm import gradient_norm
 from smi.figures.landscape import Shape, landscape
@@ -26,7 +25,7 @@ from smi.figures.ratio import ratio
 from smi.figures.scores import PROTOCOLS, results_of
 from smi.figures.std_summary import std_summary
 from smi.figures.tsne import COMPONENTS, perplexity
-from smi.figures.variance_violin import draw_variances
+from smi.figures.variance_violin import of_variances
 from smi.pages import (
     Block,
     Chooser,
@@ -38,7 +37,7 @@ from smi.pages import (
     Plot,
     Sample,
     Section,
-    TableBlock,
+    Table,
     Text,
     Tile,
     Verdict,
@@ -64,7 +63,6 @@ from smi.reporting.portrait import Portrait
 from smi.reporting.runs import Shown, looked
 from smi.runs.names import data_of, method_of, spelt
 from smi.runs.run import Run
-from smi.tables import Table
 from smi.terminal import duration
 
 FEATURES = {
@@ -136,16 +134,15 @@ class Gathered:
 
     def _tables(self, comparison: Comparison) -> Iterator[Block]:
         tables = [
-            Table.of(
+            Table(
+                spelt_in(title, comparison),
                 headers,
                 [[spelt(line[0]), *line[1:]] for line in lines],
-                title=spelt_in(title, comparison),
             )
             for title, headers, lines in comparison.tables()
         ]
-        notes = tuple(comparison.beneath())
-        yield TableBlock(replace(tables[0], notes=notes) if len(tables) == 1 else tables[0])
-        yield from (TableBlock(replace(table, notes=notes)) for table in tables[1:])
+        yield replace(tables[0], notes=comparison.beneath()) if len(tables) == 1 else tables[0]
+        yield from (replace(table, notes=comparison.beneath()) for table in tables[1:])
 
     def _verdicts(self) -> list[Verdict]:
         found = [verdict_of(one.name, one.run) for one in self.shown]
@@ -189,7 +186,7 @@ class Gathered:
         ]
         return [(name, value) for name, value in facts if value]
 
-    def _table(self) -> TableBlock:
+    def _table(self) -> Table:
         rows = []
         for name, run in self.runs.items():
             lines, probes, seconds = run.metrics(), run.probes(), seconds_of(run)
@@ -224,8 +221,7 @@ class Gathered:
         ]
         if not any(run.probes() for run in self.runs.values()):
             headers, rows, notes = headers[:-1], [row[:-1] for row in rows], notes[:1]
-        table = Table.of(headers, rows, title="Each run", notes=notes)
-        return TableBlock(table, text_columns=1)
+        return Table("Each run", headers, rows, notes, words=1)
 
     # ----------------------------------------------------------------------------------------------------------------------- training
 
@@ -304,7 +300,7 @@ class Gathered:
         for (words, count), rows in grouped(
             parts, lambda part: (part["of"], len(part["names"]))
         ).items():
-            for key, make in (("spectrum", draw_shares), ("variances", draw_variances)):
+            for key, make in (("spectrum", of_shares), ("variances", of_variances)):
                 title = FEATURES["eigenspectrum" if key == "spectrum" else key]
                 found = {row: np.array(parts[row][key]) for row in rows if key in parts[row]}
                 if found:
@@ -452,7 +448,7 @@ class Gathered:
                     title,
                     gallery,
                     f"{parts[there[0]]['of'].capitalize()} and, over them in grey, the ℓ2 norm over channels of each encoder's "
-                    f"{MAP_DESCRIPTION}, enlarged to the image (bilinear, from {sizes} places) and scaled from its least "
+                    f"{WHICH}, enlarged to the image (bilinear, from {sizes} places) and scaled from its least "
                     "(dark) to its most (bright): maps show where, not how much.",
                     ("image", *there),
                 )
@@ -508,9 +504,13 @@ class Gathered:
                 for key in order
                 if (some := [r for r in rows[key] if r.protocol["data"] == data])
             ]
-            found = sheet(here)
-            title = f"Accuracy on held-out images of {data.removesuffix('/')}"
-            yield TableBlock(Table.of(found.headers, found.lines, title=title, notes=found.notes))
+            found = results_table(here)
+            yield Table(
+                f"Accuracy on held-out images of {data.removesuffix('/')}",
+                found.headers,
+                found.lines,
+                list(found.notes),
+            )
         yield Text(
             "Two numbers may be compared where they stand in one column: their protocols have one stamp, a hash of everything another "
             "encoder must share.",
