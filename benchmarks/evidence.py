@@ -21,8 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from machine import RESULTS, command, footer, stamp
-from smi.comparison.comparison import Comparison, Estimate, Row, Trained
-from smi.comparison.figure import figure
+from smi.comparison.comparison import Comparison, Estimate, Row, TrainedRun
+from smi.comparison.figure import draw_comparison
 from smi.evaluation.results import Result, read_all
 from smi.paper.claims import Evidence, claims
 
@@ -121,13 +121,13 @@ def draw(recipe: str) -> Path:
             ),
         )
 
-    def kept(run: Trained) -> Trained:
+    def kept(run: TrainedRun) -> TrainedRun:
         return replace(
             run, results=tuple(result for result in map(some, run.results) if result.scores)
         )
 
     rows = [replace(row, runs=tuple(map(kept, row.runs))) for row in whole.rows]
-    drawn = figure(
+    drawn = draw_comparison(
         replace(whole, rows=tuple(rows)), costs=False
     )  # runs beside other work are no measurement of time
     out = RESULTS.parent / "docs" / f"comparison-{recipe.removesuffix('-small')}.png"

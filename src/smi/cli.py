@@ -287,13 +287,29 @@ def _add_compare(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> None:
-    from smi.comparison.compare import compare, print_comparison
+    from smi.comparison.compare import Launch, compare
+    from smi.device import Runtime
+    from smi.files import expand
+    from smi.terminal import say
 
-    names = ("methods", "out", "seeds", "sweep")
-    given = {name: getattr(arguments, name) for name in names}
-    print_comparison(
-        compare(**_pretraining(arguments), **given, protocols=arguments.protocol), arguments.out
+    given = _pretraining(arguments)
+    short = ("encoder", "epochs", "batch_size")
+    overrides = given["settings"] | {n: given[n] for n in short if given[n] is not None}
+    comparison = compare(
+        arguments.methods,
+        out=arguments.out,
+        recipe=arguments.recipe,
+        data=arguments.data,
+        seeds=arguments.seeds,
+        sweep=arguments.sweep,
+        protocols=arguments.protocol,
+        overrides=overrides,
+        launch=Launch(tuple(arguments.log_to), arguments.compile),
+        runtime=Runtime(arguments.device, arguments.root, arguments.num_workers),
     )
+    files = "table.md, table.csv, comparison.json, figure.html, runs/"
+    say(f"\n{comparison.text()}\n\nin {expand(arguments.out)}: {files}")
+    comparison.raise_if_failed()
 
 
 def _add_demo(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -776,10 +792,11 @@ def _add_report(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def _report(arguments: argparse.Namespace) -> None:
+    from smi.device import Runtime
     from smi.reporting.report import report
 
-    names = ("data", "root", "device", "num_workers")
-    report(arguments.sources, arguments.out, **{name: getattr(arguments, name) for name in names})
+    runtime = Runtime(arguments.device, arguments.root, arguments.num_workers)
+    report(arguments.sources, arguments.out, data=arguments.data, runtime=runtime)
 
 
 def _add_reproduce(commands: "argparse._SubParsersAction[Parser]") -> None:

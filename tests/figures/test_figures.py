@@ -13,7 +13,7 @@ from plotly import graph_objects as go
 
 import smi
 from smi.cli import main
-from smi.comparison.comparison import Comparison, Row, Trained
+from smi.comparison.comparison import Comparison, Row, TrainedRun
 from smi.config.resolve import resolve
 from smi.errors import UserError
 from smi.figures import catalogue as figures
@@ -299,7 +299,9 @@ def comparison(seeds, tmp_path):
             None,
             m,
             tuple(
-                Trained(s, f"before/runs/{m}/seed-{s}", "", failed="NaN" * (m == "SMI" and s == 0))
+                TrainedRun(
+                    s, f"before/runs/{m}/seed-{s}", "", failed="NaN" * (m == "SMI" and s == 0)
+                )
                 for s in range(3)
             ),
         )

@@ -11,7 +11,7 @@ import torch
 
 from smi.cli import main
 from smi.comparison import compare
-from smi.comparison.compare import Place
+from smi.device import Runtime
 from smi.errors import UserError
 from smi.figures import catalogue as figures
 from smi.methods import HOMES
@@ -286,7 +286,7 @@ def test_whatever_is_in_the_document_is_text(page, tmp_path):
 def test_only_the_runs_that_names_need(names, expected, tmp_path):
     """Of each kind of comparison: methods and seeds."""
     scale = SCALES["minutes"]
-    work = Work(scale, names, scale.sets, [], tmp_path, Place(None, "cpu", None), 3, "")
+    work = Work(scale, names, scale.sets, [], tmp_path, Runtime("cpu"), 3, "")
     assert [(part.kind, len(part.methods), part.seeds) for part in work.parts] == expected
     if names == ["accuracy-std"]:
         assert work._count() == (len(scale.weights) + 1, 0)
@@ -356,7 +356,7 @@ def test_under_torchrun_it_is_refused(tmp_path, monkeypatch, capfd):
 
 def test_of_sets_that_are_partly_there_the_others_are_named(tmp_path, monkeypatch):
     (tmp_path / "cifar-10-batches-bin").mkdir()
-    sets, missing = reproduce._at_hand(SCALES["paper"], None, Place(tmp_path, None, None))
+    sets, missing = reproduce._at_hand(SCALES["paper"], None, Runtime(root=tmp_path))
     assert [(setup.source, setup.kinds) for setup in sets] == [
         ("cifar10", ("seeds", "sweep", "two-processes"))
     ]
@@ -367,11 +367,11 @@ def test_of_sets_that_are_partly_there_the_others_are_named(tmp_path, monkeypatc
         "imagenet",
     ]
     work = Work(
-        SCALES["paper"], list(ITEMS), sets, missing, tmp_path, Place(tmp_path, "cpu", None), 3, ""
+        SCALES["paper"], list(ITEMS), sets, missing, tmp_path, Runtime("cpu", tmp_path), 3, ""
     )
     assert "runs (every method, one seed) that this scale makes on imagenet" in work._why("table-1")
     (tmp_path / "imagenette2-320").mkdir()
-    sets, _ = reproduce._at_hand(SCALES["hours"], None, Place(tmp_path, None, None))
+    sets, _ = reproduce._at_hand(SCALES["hours"], None, Runtime(root=tmp_path))
     assert [(setup.source, len(setup.kinds)) for setup in sets] == [
         ("cifar10", 4),
         ("imagenette", 1),

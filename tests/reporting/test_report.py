@@ -32,7 +32,7 @@ SETTINGS = {
 @pytest.fixture(scope="session")
 def compared(tmp_path_factory):
     """Two methods of one epoch on digits, each also as a second seed that is a copy, in the folder of a comparison."""
-    from smi.comparison.comparison import Comparison, Row, Trained
+    from smi.comparison.comparison import Comparison, Row, TrainedRun
 
     folder = tmp_path_factory.mktemp("compared")
     rows = []
@@ -56,7 +56,7 @@ def compared(tmp_path_factory):
                 config = yaml.safe_load((where / "config.yaml").read_text())
                 (where / "config.yaml").write_text(yaml.safe_dump(config | {"seed": 1}))
             runs.append(
-                Trained.read(
+                TrainedRun.read(
                     where, seed=seed, command=f"smi pretrain digits --seed={seed}", results=results
                 )
             )

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from smi.comparison.comparison import Comparison, Row, Trained
+from smi.comparison.comparison import Comparison, Row, TrainedRun
 from smi.errors import UserError
 from smi.reporting.runs import find, looked
 
@@ -28,7 +28,7 @@ def write_comparison(folder, *runs):
         "SMI",
         None,
         "SMI",
-        tuple(Trained(seed, str(run), "smi pretrain") for seed, run in enumerate(runs)),
+        tuple(TrainedRun(seed, str(run), "smi pretrain") for seed, run in enumerate(runs)),
     )
     Comparison((row,), tuple(range(len(runs))), None, {}).write(folder)
     return folder

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from smi import __version__
-from smi.comparison.compare import Place, compare, refuse_torchrun
+from smi.comparison.compare import Launch, compare, refuse_torchrun
 from smi.comparison.comparison import Comparison
-from smi.comparison.grid import Job, plan
+from smi.comparison.grid import GridRun, plan_grid
 from smi.data.sources import NAMES, existing_folder, find, find_imagenet
-from smi.device import choose_device, describe_device, versions
+from smi.device import Runtime, choose_device, describe_device, versions
 from smi.errors import TrainingError, UserError
 from smi.evaluation.evaluate import evaluate
 from smi.figures.catalogue import FIGURES, draw_figure, save_figure
@@ -217,7 +217,7 @@ def reproduce(
         raise UserError(f"seeds must be 1 or more, not {seeds}")
     chosen = _chosen(names)
     scale = _scale(scale)
-    place = Place(root, device, num_workers)
+    place = Runtime(device, root, num_workers)
     sets, missing = (
         _at_hand(scale, data, place) if any(ITEMS[name].needs for name in chosen) else ([], [])
     )
@@ -261,7 +261,9 @@ def _scale(asked: str | Scale) -> Scale:
     return SCALES[asked]
 
 
-def _at_hand(scale: Scale, data: str | Path | None, place: Place) -> tuple[list[Setup], list[str]]:
+def _at_hand(
+    scale: Scale, data: str | Path | None, place: Runtime
+) -> tuple[list[Setup], list[str]]:
     """The sets there are, ready to run, and a sentence for each that is missing."""
     sets: Sequence[Setup] = scale.sets
     if data is not None:
@@ -291,7 +293,7 @@ def _at_hand(scale: Scale, data: str | Path | None, place: Place) -> tuple[list[
     return [_settled(known, scale, place) for known in found], missing
 
 
-def _how_to_get(sets: Sequence[Setup], missing: Sequence[str], place: Place) -> str:
+def _how_to_get(sets: Sequence[Setup], missing: Sequence[str], place: Runtime) -> str:
     if len(sets) == 1:
         return missing[0]
     root = "" if place.root is None else f" --root {place.root}"
@@ -299,7 +301,7 @@ def _how_to_get(sets: Sequence[Setup], missing: Sequence[str], place: Place) -> 
     return f"the images are missing, which are {names}: run `smi data {sets[0].source}{root}` to download one of them"
 
 
-def _find(source: str, place: Place) -> None:
+def _find(source: str, place: Runtime) -> None:
     """Refuses what is not there, before anything is computed."""
     root = None if place.root is None else expand(place.root)
     if source == "imagenet":
@@ -310,7 +312,7 @@ def _find(source: str, place: Place) -> None:
         find(source, root)
 
 
-def _settled(known: Setup, scale: Scale, place: Place) -> Setup:
+def _settled(known: Setup, scale: Scale, place: Runtime) -> Setup:
     """With a recipe, and all that is set on top of it."""
     if known.recipe is not None:
         return replace(known, settings={**scale.settings, **known.settings})
@@ -342,7 +344,7 @@ class Work:
         sets: Sequence[Setup],
         missing: Sequence[str],
         folder: Path,
-        place: Place,
+        place: Runtime,
         seeds: int,
         command: str,
     ):
@@ -454,10 +456,10 @@ class Work:
 
     def _count(self) -> tuple[int, int]:
         """Runs that are needed, and how many of them are there; comparisons share some."""
-        jobs: dict[Path, Job] = {}
+        jobs: dict[Path, GridRun] = {}
         for part in self.parts:
             recipe, where = str(part.setup.recipe), self._place(part)
-            _, planned = plan(
+            grid = plan_grid(
                 recipe,
                 part.setup.settings,
                 methods=part.methods,
@@ -465,7 +467,7 @@ class Work:
                 sweep=part.sweep,
                 folder=where,
             )
-            jobs |= {job.folder: job for job in planned}
+            jobs |= {job.folder: job for job in grid.runs}
         return len(jobs), sum(job.done for job in jobs.values())
 
     def _announce(self, total: int, there: int) -> None:
@@ -487,16 +489,16 @@ class Work:
 
     def _compare(self, part: Part) -> Comparison:
         return compare(
-            part.setup.recipe,
-            methods=part.methods,
+            part.methods,
+            recipe=part.setup.recipe,
             seeds=part.seeds,
             sweep=part.sweep,
             out=self._place(part),
             tables=None if part.kind == SPLIT else self._place(part) / f"comparison-{part.kind}",
             protocols=self.scale.protocols,
-            settings=part.setup.settings,
-            processes=part.processes,
-            **asdict(self.place),
+            overrides=part.setup.settings,
+            launch=Launch(processes=part.processes),
+            runtime=self.place,
         )
 
     # ---------------------------------------------------------------------------------------------------- what is made of the runs
