@@ -227,7 +227,7 @@ class ComparisonFigure:
                     cliponaxis=False,
                     **panel.place,
                 )
-        frame(self.figure, x=title, y="", **panel.place)
+        frame(self.figure, x=title, y="", row=panel.row, col=panel.col)
         self._list_rows(panel)
 
     def _list_rows(self, panel: Panel) -> None:
@@ -285,7 +285,9 @@ class ComparisonFigure:
                 cliponaxis=False,
                 **panel.place,
             )
-        frame(self.figure, x=plain(self.comparison.swept or ""), y=title, **panel.place)
+        frame(
+            self.figure, x=plain(self.comparison.swept or ""), y=title, row=panel.row, col=panel.col
+        )
         labels = [plain(_value_text(value)) for value in values]
         self.figure.update_xaxes(tickvals=positions, ticktext=labels, **panel.place)
         self.figure.update_xaxes(range=[positions[0] - margin, right + margin], **panel.place)
@@ -323,7 +325,7 @@ class ComparisonFigure:
 
     def _finish_bars(self, panel: Panel, title: str) -> None:
         """Label the axes of a panel with bars."""
-        frame(self.figure, x=title, y="", **panel.place)
+        frame(self.figure, x=title, y="", row=panel.row, col=panel.col)
         self._list_rows(panel)
         self.figure.update_xaxes(rangemode="tozero", **panel.place)
 
