@@ -447,7 +447,7 @@ def test_a_run_that_cannot_be_evaluated_does_not_stop_the_others(interrupted, mo
     assert comparison.score(comparison.rows[1], comparison.columns[0]) is not None
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only the Linux kernel can be asked for it")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux stops orphaned runs")
 def test_a_run_stops_when_the_comparison_is_killed(tmp_path):
     """Otherwise it would train on, unseen, and block the next attempt."""
     (tmp_path / "smi.py").write_text(

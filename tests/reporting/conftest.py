@@ -46,7 +46,9 @@ def compared(tmp_path_factory):
             for seed, run in enumerate((first, second))
         ]
         rows.append(Row(method, None, method, tuple(runs), 1.5))
-    Comparison(tuple(rows), (0, 1), None, {"recipe": "digits", "device": "here"}).write(folder)
+    Comparison(tuple(rows), (0, 1), None, {"recipe": "digits", "device": "a test machine"}).write(
+        folder
+    )
     report([folder], folder / "report.html")  # portraits are saved from here on
     return folder
 

@@ -42,12 +42,12 @@ def test_comparisons_of_the_same_name_are_both_listed(tmp_path):
         )
         for data in ("cifar10", "stl10")
     ]
-    found, comparisons = find_runs(sources)
+    report_runs, comparisons = find_runs(sources)
     assert list(comparisons) == ["comparison", "stl10/comparison"]
-    assert [run.name for run in found] == [
+    assert [run.name for run in report_runs] == [
         f"SMI, seed {s}, {data}" for data in ("cifar10", "stl10") for s in (0, 1)
     ]
-    assert [run.row for run in first_runs(found)] == ["SMI, cifar10", "SMI, stl10"]
+    assert [run.row for run in first_runs(report_runs)] == ["SMI, cifar10", "SMI, stl10"]
 
 
 def test_a_single_run_is_not_a_seed_of_a_comparison(tmp_path):
@@ -55,8 +55,8 @@ def test_a_single_run_is_not_a_seed_of_a_comparison(tmp_path):
     compared = write_comparison(
         tmp_path / "c", write_run(tmp_path / "c" / "runs" / "SMI" / "seed-0")
     )
-    found, _ = find_runs([alone, compared])
-    assert [(run.row, run.run.folder.name) for run in first_runs(found)] == [
+    report_runs, _ = find_runs([alone, compared])
+    assert [(run.row, run.run.folder.name) for run in first_runs(report_runs)] == [
         ("SMI, stl10", "mine"),
         ("SMI, cifar10", "seed-0"),
     ]
@@ -68,21 +68,21 @@ def test_runs_that_comparisons_share_are_listed_once(tmp_path):
         write_comparison(tmp_path / "one", runs[0]),
         write_comparison(tmp_path / "two", *runs),
     ]
-    found, comparisons = find_runs(sources)
+    report_runs, comparisons = find_runs(sources)
     assert len(comparisons) == 2
-    assert [run.run.folder for run in found] == runs
+    assert [run.run.folder for run in report_runs] == runs
     with pytest.raises(UserError, match="given twice"):
         find_runs([sources[0], sources[0]])
 
 
-def test_runs_are_found_beside_a_comparison_that_was_moved(tmp_path):
+def test_runs_are_report_runs_beside_a_comparison_that_was_moved(tmp_path):
     write_comparison(
         tmp_path / "before" / "comparison",
         write_run(tmp_path / "before" / "runs" / "SMI" / "seed-0"),
     )
     (tmp_path / "before").rename(tmp_path / "after")
-    found, _ = find_runs([tmp_path / "after" / "comparison"])
-    assert found[0].run.folder == tmp_path / "after" / "runs" / "SMI" / "seed-0"
+    report_runs, _ = find_runs([tmp_path / "after" / "comparison"])
+    assert report_runs[0].run.folder == tmp_path / "after" / "runs" / "SMI" / "seed-0"
 
 
 def test_the_first_run_of_a_row_is_the_first_with_a_checkpoint(tmp_path):

@@ -15,7 +15,7 @@ from smi.methods import find_method, name_of, settings_of
 from smi.runs.run import Run
 from smi.terminal import suggest
 
-FAILED_STATUS = "stopped: "  # how the status of a run begins whose training failed
+FAILED_STATUS = "stopped: "  # the status of a failed run begins with this
 
 
 @dataclass(frozen=True)

@@ -317,7 +317,7 @@ class ReportDocument:
         """Draw the loss of a pair against its correlation, with marks at the pairs shown."""
         method = self.first_runs[row].config["method"]
         settings = {}
-        if method["name"] == "SMI":  # the landscape is that of SMI, with its defaults for others
+        if method["name"] == "SMI":  # other methods are shown in the landscape of SMI's defaults
             settings = {name: method[name] for name in ("target", "shift", "eps") if name in method}
         marks = [
             (f"M = {pair['m']:.2f} (ρ = {pair['rho']:.2f})".replace("-", "−"), pair["rho"])

@@ -91,7 +91,7 @@ def shared_facts(runs: Sequence[Run], num_classes: Iterable[int]) -> Facts:
     """Describe what was trained and how; where runs differ, list all values."""
 
     def values(value: Callable[[Run], Any]) -> str:
-        texts = (str(found) for run in runs if (found := value(run)) not in (None, ""))
+        texts = [str(value(run)) for run in runs if value(run) not in (None, "")]
         return join_words(dict.fromkeys(texts))
 
     seconds = sum(filter(None, (training_seconds(run) for run in runs)))

@@ -20,7 +20,7 @@ class ReportRun:
     row: str
     run: Run
     source: str  # the folder that was given: the run's own, or that of a comparison
-    command: str = ""  # the command that made the run, if it is known
+    command: str = ""  # the command that made the run, if recorded
 
 
 def find_runs(sources: Sequence[str | Path]) -> tuple[list[ReportRun], dict[str, Comparison]]:
