@@ -1,14 +1,18 @@
 """Words and numbers of a report that need no training."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 import yaml
 
-from smi.reporting.parts import as_sentence, join_words, training_seconds
+from smi.comparison.comparison import Comparison
+from smi.evaluation.results import Result, Score
+from smi.reporting.parts import as_sentence, comparison_plot, join_words, training_seconds
 from smi.reporting.pictures import picture_url
 from smi.runs.run import Run
+from support.comparisons import make_sweep
 
 
 @pytest.mark.parametrize(
@@ -47,3 +51,18 @@ def test_the_training_time_is_the_sum_over_logged_speeds(tmp_path):
 def test_tiny_pictures_are_stored_exactly(side, kind):
     image = torch.randint(256, (3, side, side), dtype=torch.uint8)
     assert picture_url(image, 96).startswith(f"data:image/{kind};base64,")
+
+
+@pytest.mark.parametrize("names", [["kNN"], ["kNN", "top-5"]])
+def test_the_swept_setting_is_named_beneath_the_last_panels_only(names):
+    comparison = make_sweep((0.001, 0.1))
+    scores = tuple(Score(name, 0.5) for name in names)
+    result = Result({"name": "knn", "data": "digits"}, "encoder", {}, scores, "")
+    rows = [
+        replace(row, runs=tuple(replace(run, results=(result,)) for run in row.runs))
+        for row in comparison.rows
+    ]
+    figure = comparison_plot(Comparison(tuple(rows), (0, 1, 2), "key", {}))
+    titles = [axis.title.text for axis in figure.select_xaxes()]
+    costs = ["ms per step; black: the loss", "peak memory, MB"]
+    assert titles == [""] * 2 * (len(names) - 1) + ["key", "key", *costs]

@@ -69,13 +69,9 @@ def comparison_plot(comparison: Comparison) -> Any:
     """Draw a comparison; the title of the swept axis stands beneath the last panels only."""
     figure = comparison_figure.draw_comparison(comparison)
     if comparison.swept:
-        last = f"x{2 * len(comparison.columns) - 1}", f"x{2 * len(comparison.columns)}"
-        figure.for_each_xaxis(
-            lambda axis: axis.update(
-                title_text=comparison.swept if axis.plotly_name.replace("axis", "") in last else ""
-            ),
-            selector=lambda axis: axis.title.text == comparison.swept,
-        )
+        titled = [axis for axis in figure.select_xaxes() if axis.title.text == comparison.swept]
+        for axis in titled[:-2]:  # two panels side by side: a score and its difference
+            axis.update(title_text="")
     intervals = "Bars are 95 % intervals over seeds. " if len(comparison.seeds) > 1 else ""
     caption = (
         f"{intervals}Left: scores. Right: differences to {spelt(comparison.rows[0].name)}, paired "
