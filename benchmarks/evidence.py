@@ -28,8 +28,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from machine import RESULTS, command, footer, stamp, warn_if_dirty
-from smi.comparison.comparison import Comparison, Estimate, Row, Trained
-from smi.comparison.figure import figure
+from smi.comparison.comparison import Comparison, Estimate, Row, TrainedRun
+from smi.comparison.figure import draw_comparison
 from smi.evaluation.results import Result, read_all
 from smi.paper.claims import judge_claims
 from smi.paper.evidence import DatasetComparisons
@@ -134,13 +134,13 @@ def draw(recipe: str) -> Path:
             ),
         )
 
-    def kept(run: Trained) -> Trained:
+    def kept(run: TrainedRun) -> TrainedRun:
         return replace(
             run, results=tuple(result for result in map(shown_scores, run.results) if result.scores)
         )
 
     rows = [replace(row, runs=tuple(map(kept, row.runs))) for row in whole.rows]
-    drawn = figure(
+    drawn = draw_comparison(
         replace(whole, rows=tuple(rows)), costs=False
     )  # the times of runs beside other work do not count
     out = RESULTS.parent / "docs" / f"comparison-{recipe.removesuffix('-small')}.png"

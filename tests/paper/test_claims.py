@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from smi.comparison.comparison import Comparison, Row, Trained
+from smi.comparison.comparison import Comparison, Row, TrainedRun
 from smi.evaluation.results import Result, Score
 from smi.paper.claims import judge_claims
 from smi.paper.evidence import FAILS, HOLDS, OPEN, DatasetComparisons, LossTimes
@@ -46,7 +46,7 @@ def trained(
         line["feature_std"] = 0.01 * (1 + amplitude / 10 * swing)
         line["ratio"] = level * math.exp(amplitude / 10 * swing)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return Trained(seed, str(folder), "", () if failed else (result(accuracy),), failed)
+    return TrainedRun(seed, str(folder), "", () if failed else (result(accuracy),), failed)
 
 
 def pair(folder, factors, *, gains=(0.02, 0.03, 0.025), loss_ms=None) -> Comparison:

@@ -38,3 +38,11 @@ class Agreement(Method):
         if self.progress >= self.gradient_fails_at:
             loss.register_hook(lambda gradient: gradient * torch.nan)
         return Output(Terms(alignment=loss), h[0], z[0], z[1])
+
+
+class Limited(Agreement):
+    """A method with a setting that may be None."""
+
+    def __init__(self, encoder, *, limit: float | None = None):
+        super().__init__(encoder)
+        self.limit = limit
