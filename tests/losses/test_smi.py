@@ -57,7 +57,7 @@ def test_formulas_entry_by_entry(loss, number, views):
 @pytest.mark.parametrize(("n", "k"), [(12, 64), (12, 7), (5, 3)])  # slopes kept, and not
 @pytest.mark.parametrize("number", [2, 3])
 def test_fused_equals_plain(n, k, number, tile, views, monkeypatch):
-    monkeypatch.setattr(module, "TILE", tile)
+    monkeypatch.setattr(module, "TILE_SIZE", tile)
     zs = views(n, k, number)
     fused, plain = smi_loss(*zs, redundancy_weight=0.2), smi_loss_plain(*zs, redundancy_weight=0.2)
     for name in ("alignment", "redundancy", "total"):
