@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import io
+import json
 import os
 import re
 import sys
@@ -332,10 +333,14 @@ def _add_doctor(commands: "argparse._SubParsersAction[Parser]") -> None:
     command.set_defaults(run=_doctor)
 
 
-def _doctor(arguments: argparse.Namespace) -> None:
-    from smi.health.diagnosis import print_doctor
+def _print_result(result: Any, *, as_json: bool) -> None:
+    print(json.dumps(result.plain(), indent=2) if as_json else result.text())
 
-    print_doctor(arguments.folder, as_json=arguments.json)
+
+def _doctor(arguments: argparse.Namespace) -> None:
+    from smi.health import diagnose
+
+    _print_result(diagnose(arguments.folder), as_json=arguments.json)
 
 
 def _add_evaluate(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -576,12 +581,10 @@ def _add_methods(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def _methods(arguments: argparse.Namespace) -> None:
-    from smi.methods.catalogue import print_method, print_methods
+    from smi.methods.catalogue import describe_method, list_methods
 
-    if arguments.name:
-        print_method(arguments.name, as_json=arguments.json)
-    else:
-        print_methods(as_json=arguments.json)
+    result = describe_method(arguments.name) if arguments.name else list_methods()
+    _print_result(result, as_json=arguments.json)
 
 
 def _add_encoders(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -603,9 +606,9 @@ def _add_encoders(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def _encoders(arguments: argparse.Namespace) -> None:
-    from smi.nn.catalogue import print_encoders
+    from smi.nn.catalogue import list_encoders
 
-    print_encoders(image_size=arguments.image_size, as_json=arguments.json)
+    _print_result(list_encoders(image_size=arguments.image_size), as_json=arguments.json)
 
 
 def _add_cost(commands: "argparse._SubParsersAction[Parser]") -> None:

@@ -15,7 +15,7 @@ from torch import nn
 
 from smi import losses
 from smi.health import Context, Watch, diagnose, expected_range, nan_diagnosis
-from smi.methods import HOMES
+from smi.methods import METHOD_NAMES
 
 CONTEXT = Context("SMI", batch_size=256, embedding_dim=4096, feature_dim=512, epochs=20)
 
@@ -366,7 +366,7 @@ odd_lines = st.lists(
 )
 contexts = st.builds(
     Context,
-    method=st.sampled_from([*HOMES, "smi", "own.Method"]),
+    method=st.sampled_from([*METHOD_NAMES, "smi", "own.Method"]),
     batch_size=st.integers(0, 10**6),
     embedding_dim=st.none() | st.integers(0, 10**6),
     feature_dim=st.integers(0, 10**6),

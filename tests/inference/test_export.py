@@ -23,7 +23,7 @@ from smi.errors import UserError
 from smi.inference import export as exporting
 from smi.inference.export import export
 from smi.nn import create_encoder
-from smi.nn.encoders import NARROW
+from smi.nn.encoders import SMALL_RESNET_ARGUMENTS
 from smi.runs.checkpoint import save_encoder
 
 TESTS = Path(__file__).parents[1]
@@ -209,7 +209,7 @@ def test_timm_does_not_make_a_wrong_network_of_another_stem(tmp_path, narrow, wi
     out = export(source, to="timm")
     assert not (out / "config.json").exists()
     arguments = (
-        {name: value for name, value in NARROW.items() if name != "zero_init_last"}
+        {name: value for name, value in SMALL_RESNET_ARGUMENTS.items() if name != "zero_init_last"}
         if narrow
         else {"layers": [1, 1, 1, 1]}
     )

@@ -3,16 +3,16 @@ import json
 import pytest
 
 from smi.errors import UserError
-from smi.methods import HOMES, find_method
+from smi.methods import METHOD_NAMES, find_method
 from smi.methods.catalogue import print_method, print_methods
 
 
 def test_table_says_what_each_method_needs(capsys):
     print_methods(as_json=False)
     rows = {
-        line.split()[0]: line for line in capsys.readouterr().out.splitlines()[2 : 2 + len(HOMES)]
+        line.split()[0]: line for line in capsys.readouterr().out.splitlines()[2 : 2 + len(METHOD_NAMES)]
     }
-    assert list(rows) == list(HOMES)
+    assert list(rows) == list(METHOD_NAMES)
     assert rows["SMI"].split()[1:6] == ["yes", "no", "-", "no", "no"]
     assert rows["MoCo"].split()[1:6] == ["no", "yes", "queue", "yes", "no"]
     assert "memory bank" in rows["PIRL"]
@@ -22,7 +22,7 @@ def test_table_says_what_each_method_needs(capsys):
 def test_json_has_the_same(capsys):
     print_methods(as_json=True)
     rows = json.loads(capsys.readouterr().out)
-    assert [row["method"] for row in rows] == list(HOMES)
+    assert [row["method"] for row in rows] == list(METHOD_NAMES)
     assert [row["method"] for row in rows if row["multicrop"]] == ["SwAV", "DINO"]
     assert [row["method"] for row in rows if row["momentum_encoder"]] == [
         "BYOL",

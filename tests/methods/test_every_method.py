@@ -10,7 +10,7 @@ from torch import Tensor
 from smi.data import Batch
 from smi.errors import UserError
 from smi.losses import Terms
-from smi.methods import HOMES, Method, Output, create_method, find_method, settings_of
+from smi.methods import METHOD_NAMES, Method, Output, create_method, find_method, settings_of
 from smi.nn import Encoder
 from smi.views import Views, policy
 from support.tiny import NAMES, NUM_IMAGES, batch, make, train, views
@@ -246,7 +246,7 @@ def test_ones_own_method_by_import_path():
 def test_mistakes_are_sentences():
     with pytest.raises(UserError, match="did you mean BarlowTwins"):
         find_method("barlow-twins")
-    with pytest.raises(UserError, match=f"choose one of {', '.join(HOMES)}"):
+    with pytest.raises(UserError, match=f"choose one of {', '.join(METHOD_NAMES)}"):
         find_method("xyz")
     with pytest.raises(UserError, match="not a subclass"):
         find_method(f"{__name__}.step")

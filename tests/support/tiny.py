@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from smi.data import Batch
-from smi.methods import HOMES, Method, create_method
+from smi.methods import METHOD_NAMES, Method, create_method
 from smi.nn import Encoder
 
 NUM_IMAGES, LARGE, SMALL = 40, 8, 5
@@ -29,7 +29,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "DINO": {"widths": (12, 12, 6), "num_outputs": 20, "crops": 3},
     "PIRL": {"dim": 6, "num_negatives": 30},
 }
-NAMES = list(HOMES)
+NAMES = list(METHOD_NAMES)
 
 
 def encoder() -> Encoder:

@@ -13,7 +13,7 @@ from typing import Any
 
 from plotly import graph_objects as go
 
-from smi.methods import HOMES
+from smi.methods import METHOD_NAMES
 from smi.pages.escape import in_html, in_plotly
 from smi.runs.run import Run
 
@@ -72,10 +72,10 @@ def looks(runs: Mapping[str, Run]) -> dict[str, Look]:
 
 def looks_by_method(methods: Mapping[str, str]) -> dict[str, Look]:
     wanted = {
-        name: list(HOMES).index(method) for name, method in methods.items() if method in HOMES
+        name: METHOD_NAMES.index(method) for name, method in methods.items() if method in METHOD_NAMES
     }
     free = iter(
-        number for number in range(len(HOMES) + len(methods)) if number not in wanted.values()
+        number for number in range(len(METHOD_NAMES) + len(methods)) if number not in wanted.values()
     )
     found: dict[str, int] = {}
     for name in methods:

@@ -29,7 +29,7 @@ from smi import __version__
 from smi.data import load as load_images
 from smi.errors import UserError
 from smi.files import disk_errors, expand, sync
-from smi.nn.encoders import SMALL, Stem, stem_of, timm_terms
+from smi.nn.encoders import SMALL_RESNET, Stem, stem_of, timm_terms
 from smi.runs.checkpoint import save, save_encoder
 from smi.runs.encoder import Pretrained, load
 from smi.seeds import permutation
@@ -161,7 +161,7 @@ class Network:
             resnet = self.name.startswith(("resnet", "resnext", "wide_resnet")) and hasattr(
                 models, self.name
             )
-            if self.label == SMALL or not resnet:
+            if self.label == SMALL_RESNET or not resnet:
                 raise UserError(
                     f"torchvision has no {self.label} with the same names of parameters, as it has of resnet18, resnet50 and their like: "
                     "export it --to timm or onnx"

@@ -31,7 +31,7 @@ from smi.errors import TrainingError, UserError
 from smi.evaluation.evaluate import evaluate
 from smi.figures.catalogue import FIGURES, draw_figure, save_figure
 from smi.files import disk_errors, expand, write_text
-from smi.methods import HOMES
+from smi.methods import METHOD_NAMES
 from smi.paper.claims import OURS, RIVAL, Claim, Evidence, Race, claims
 from smi.paper.cost import most_coordinates, race
 from smi.paper.page import page
@@ -74,7 +74,7 @@ def _figure(name: str, *needs: Need) -> Item:
 
 ITEMS = {
     "table-1": Item(
-        "linear classifiers on frozen features, by method", (Need(METHODS, tuple(HOMES)),)
+        "linear classifiers on frozen features, by method", (Need(METHODS, METHOD_NAMES),)
     ),
     "table-2": Item("what each loss costs"),
     "table-3": Item("Barlow Twins against SMI, by data set", (Need(SEEDS, every_seed=True),)),
@@ -183,7 +183,7 @@ SCALES = {
 def print_items() -> None:
     for name, item in ITEMS.items():
         needs = [
-            f"{', '.join(n.methods) if len(n.methods) < len(HOMES) else 'every method'} ({_kind(n)})"
+            f"{', '.join(n.methods) if len(n.methods) < len(METHOD_NAMES) else 'every method'} ({_kind(n)})"
             for n in item.needs
         ]
         print(f"{name:17}{item.sentence}\n{'':17}needs {'; '.join(needs) or 'no runs'}")
@@ -375,7 +375,7 @@ class Work:
                     self.notes.append(why)
                     continue
                 methods = tuple(
-                    name for name in HOMES if any(name in need.methods for need in needs)
+                    name for name in METHOD_NAMES if any(name in need.methods for need in needs)
                 )
                 sweep = (
                     f"{OURS}.redundancy_weight={','.join(f'{w:g}' for w in self.scale.weights)}"
@@ -523,7 +523,7 @@ class Work:
             folder
             for setup in sets
             for kind in kinds
-            for folder in self._sources(setup, kind, tuple(HOMES), every)
+            for folder in self._sources(setup, kind, METHOD_NAMES, every)
         ]
         entry: dict[str, Any] = {
             "name": name,
@@ -782,7 +782,7 @@ def _merged(
 
 
 def _sentence(part: Part) -> str:
-    methods = "every method" if len(part.methods) == len(HOMES) else ", ".join(part.methods)
+    methods = "every method" if len(part.methods) == len(METHOD_NAMES) else ", ".join(part.methods)
     swept = f" at λ = {part.sweep.partition('=')[2].replace(',', ', ')}" if part.sweep else ""
     by = f", by {part.processes} processes" if part.processes > 1 else ""
     if swept:

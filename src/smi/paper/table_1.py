@@ -9,7 +9,7 @@ from smi.errors import UserError
 from smi.evaluation.results import Result
 from smi.figures.scores import results_of, top1, top5
 from smi.intervals import interval
-from smi.methods import HOMES, find_method
+from smi.methods import METHOD_NAMES, find_method
 from smi.paper.numbers import TABLE_1, Accuracy
 from smi.runs.names import as_key, data_of, identity, method_of, weight_of
 from smi.runs.run import Run
@@ -217,4 +217,4 @@ def _nearest(method: str, epochs: int) -> int:
 
 
 def _shared(method: str) -> bool | None:
-    return find_method(method).shared_network if method in HOMES else None
+    return find_method(method).shared_network if method in METHOD_NAMES else None

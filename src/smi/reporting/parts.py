@@ -9,7 +9,7 @@ import numpy as np
 from smi.comparison import figure as comparison_figure
 from smi.comparison.comparison import Comparison
 from smi.errors import UserError
-from smi.health.diagnosis import examine
+from smi.health import diagnose
 from smi.pages import Block, Code, Facts, Finding, Gallery, Missing, Tile, Verdict
 from smi.reporting.portrait import NEAR
 from smi.reporting.runs import Shown
@@ -65,7 +65,7 @@ def command_again(run: Run) -> str:
 
 def verdict_of(name: str, run: Run) -> Verdict:
     try:
-        found = examine(run.folder)
+        found = diagnose(run)
     except UserError as error:
         return Verdict("unknown", name, as_sentence(str(error)), "", [])
     levels = {finding.level for finding in found.findings}

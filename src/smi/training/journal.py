@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -41,7 +40,7 @@ class Journal:
         start: int = 0,
         pending: Mapping[str, Tensor] | None = None,
         lines: Sequence[dict[str, Any]] = (),
-        begin: Callable[[int], None] = lambda dim: None,
+        begin: Callable[[int], Context],
     ):
         self.main = rank() == 0
         self._file = (folder / "metrics.jsonl").open("a", encoding="utf-8") if self.main else None
@@ -104,11 +103,10 @@ class Journal:
 
     def _start_watch(self, embedding_dim: int) -> None:
         """At the first step, which shows what the method makes; what was written before is looked at again, silently."""
-        self._context = replace(self._context, embedding_dim=embedding_dim)
+        self._context = self._begin(embedding_dim)
         self._watch = Watch(self._context)
         for line in self._earlier:
             self._watch(line)
-        self._begin(embedding_dim)
 
     def _line(self, done: int, out: Output, lr: float) -> None:
         """The only host sync of training."""

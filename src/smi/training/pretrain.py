@@ -9,7 +9,7 @@ import datetime
 import fcntl
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -26,7 +26,7 @@ from smi.errors import TrainingError, UserError
 from smi.files import disk_errors, expand, write_text
 from smi.health import Context
 from smi.imports import refused
-from smi.methods import Method
+from smi.methods import LossSetup, Method, MethodDescription
 from smi.optim import create_optimizer
 from smi.runs.checkpoint import load as load_checkpoint
 from smi.runs.checkpoint import save_encoder
@@ -209,11 +209,27 @@ def _train(
         batch_size=batches.batch_size,
         embedding_dim=None,
         feature_dim=encoder.dim,
-        num_views=len(views.policy.views),
-        settings=named,
-        world_size=world_size(),
         epochs=config.epochs,
     )
+
+    def begin(embedding_dim: int) -> Context:
+        """Write run.json, with what the method says about itself, and return the full context."""
+        setup = LossSetup(
+            batch_size=batches.batch_size,
+            embedding_dim=embedding_dim,
+            world_size=world_size(),
+            num_views=len(views.policy.views),
+            settings=named,
+        )
+        description = method.describe(setup)
+        sizes = {"embedding_dim": embedding_dim, "status": "training", "method": description}
+        write_about(run.folder, facts | sizes)
+        return replace(
+            context,
+            embedding_dim=embedding_dim,
+            description=MethodDescription.parse(description),
+        )
+
     journal = Journal(
         run.folder,
         context=context,
@@ -227,9 +243,7 @@ def _train(
         start=start,
         pending=kept["pending"],
         lines=run.lines() if rank() == 0 else (),
-        begin=lambda dim: write_about(
-            run.folder, facts | {"embedding_dim": dim, "status": "training"}
-        ),
+        begin=begin,
     )
     try:
         train(job, journal, run.checkpoint, start=start)
