@@ -121,7 +121,7 @@ def context_of(run: Run) -> Context:
 def _describe_by_class(
     name: str, sizes: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Describe the method of a run whose run.json does not: earlier versions did not write it."""
+    """Describe the method of a run by its class: earlier versions did not write this down."""
     from smi.methods import LossSetup, find_method  # imports torch
 
     try:

@@ -23,7 +23,7 @@ VARIANCE_WEIGHT = 25.0  # mu
 COVARIANCE_WEIGHT = 1.0  # nu
 EPS = 1e-4
 MAX_COORDINATE = 1e5  # the loss grows with the fourth power: larger embeddings are scaled down
-NUM_HEAVY = 16  # coordinates with the most variance, whose covariances are formed directly
+NUM_HEAVY = 16  # coordinates with the most variance; their covariances are formed directly
 
 
 class VICRegLoss(nn.Module):

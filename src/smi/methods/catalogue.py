@@ -23,12 +23,12 @@ HEADERS = (
 )
 NOTES = (
     "Shared network    both views go through the same weights",
-    "Momentum encoder  a teacher whose weights slowly follow",
-    "Stored            what is kept of earlier samples",
-    "Gather            devices exchange embeddings, not only gradients (of DINO's, one mean)",
+    "Momentum encoder  a teacher that follows the weights slowly",
+    "Stored            state made of earlier samples",
+    "Gather            devices exchange embeddings, not only gradients (DINO: one mean)",
     "Multi-crop        small views beside the large ones, by default",
     "",
-    "smi methods NAME: what can be set.",
+    "smi methods NAME lists the settings of a method.",
 )
 
 
