@@ -581,10 +581,9 @@ def _add_methods(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def _methods(arguments: argparse.Namespace) -> None:
-    from smi.methods.catalogue import describe_method, list_methods
+    from smi.methods.catalogue import describe_methods
 
-    result = describe_method(arguments.name) if arguments.name else list_methods()
-    _print_result(result, as_json=arguments.json)
+    _print_result(describe_methods(arguments.name), as_json=arguments.json)
 
 
 def _add_encoders(commands: "argparse._SubParsersAction[Parser]") -> None:

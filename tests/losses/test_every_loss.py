@@ -141,9 +141,9 @@ def test_module_has_the_settings_and_defaults_of_its_function(name, views):
         "DINOLoss": ([z1], [z1, z2], torch.zeros(8, dtype=torch.float64)),
     }.get(name, (z1, z2))
     changed = {
-        knob: 2 if isinstance(default, int) else default * 1.5
-        for knob, default in settings.items()
-        if knob != "reduction"
+        setting: 2 if isinstance(default, int) else default * 1.5
+        for setting, default in settings.items()
+        if setting != "reduction"
     }
     for options in ({}, changed):
         expected = function(*arguments, **options).total

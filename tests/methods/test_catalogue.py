@@ -4,7 +4,7 @@ import pytest
 
 from smi.errors import UserError
 from smi.methods import METHOD_NAMES, find_method
-from smi.methods.catalogue import describe_method, list_methods
+from smi.methods.catalogue import describe_method, describe_methods, list_methods
 
 
 def test_table_says_what_each_method_needs():
@@ -49,3 +49,8 @@ def test_a_method_of_ones_own_by_import_path():
 def test_a_name_that_is_not_a_method():
     with pytest.raises(UserError, match="did you mean SwAV"):
         describe_method("swaw")
+
+
+def test_all_methods_or_one():
+    assert describe_methods() == list_methods()
+    assert describe_methods("byol") == describe_method("BYOL")

@@ -84,7 +84,9 @@ def test_a_network_of_ones_own_by_import_path():
     encoder = create_encoder(here("Flat"), image_size=8, width=5)
     assert isinstance(encoder.network, Flat)
     assert encoder.dim == 5
-    with pytest.raises(UserError, match="Flat has no feature map: it has no method forward_features"):
+    with pytest.raises(
+        UserError, match="Flat has no feature map: it has no method forward_features"
+    ):
         encoder.map(torch.randn(1, 3, 8, 8))
 
 

@@ -1,7 +1,7 @@
 """List the methods, or one method with its settings, for `smi methods`.
 
-print(list_methods().text())
-print(describe_method("MoCoV2").text())
+print(describe_methods().text())
+print(describe_methods("MoCoV2").text())
 """
 
 import inspect
@@ -70,6 +70,11 @@ class MethodDetails:
     def plain(self) -> dict[str, Any]:
         """Return the properties, the docstring and the settings."""
         return self.properties | {"about": self.about, "settings": self.settings}
+
+
+def describe_methods(name: str | None = None) -> MethodList | MethodDetails:
+    """Return all built-in methods, or one method with its settings."""
+    return list_methods() if name is None else describe_method(name)
 
 
 def list_methods() -> MethodList:
