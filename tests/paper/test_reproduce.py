@@ -279,7 +279,12 @@ def test_whatever_is_in_the_document_is_text(page, tmp_path):
         (["claims"], [("seeds", 2, 3), ("sweep", 2, 3), ("two-processes", 1, 3)]),
         (
             list(ITEMS),
-            [("seeds", 2, 3), ("sweep", 2, 3), ("methods", len(METHOD_NAMES), 1), ("two-processes", 1, 3)],
+            [
+                ("seeds", 2, 3),
+                ("sweep", 2, 3),
+                ("methods", len(METHOD_NAMES), 1),
+                ("two-processes", 1, 3),
+            ],
         ),
     ],
 )

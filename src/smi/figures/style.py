@@ -72,10 +72,14 @@ def looks(runs: Mapping[str, Run]) -> dict[str, Look]:
 
 def looks_by_method(methods: Mapping[str, str]) -> dict[str, Look]:
     wanted = {
-        name: METHOD_NAMES.index(method) for name, method in methods.items() if method in METHOD_NAMES
+        name: METHOD_NAMES.index(method)
+        for name, method in methods.items()
+        if method in METHOD_NAMES
     }
     free = iter(
-        number for number in range(len(METHOD_NAMES) + len(methods)) if number not in wanted.values()
+        number
+        for number in range(len(METHOD_NAMES) + len(methods))
+        if number not in wanted.values()
     )
     found: dict[str, int] = {}
     for name in methods:
