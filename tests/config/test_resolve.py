@@ -6,12 +6,12 @@ import yaml
 from smi.config.resolve import resolve
 from smi.config.schema import RECIPES, plain
 from smi.errors import UserError
-from smi.methods import HOMES, find_method, settings_of
+from smi.methods import METHOD_NAMES, find_method, settings_of
 from smi.views import policy
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("method", HOMES)
+@pytest.mark.parametrize("method", METHOD_NAMES)
 def test_every_recipe_takes_every_method(recipe, method):
     config = resolve(recipe, {"method": method})
     assert config.method["name"] == method

@@ -26,7 +26,7 @@ from smi.inference import load_script
 from smi.inference.export import export
 from smi.inference.verify import sample_photographs
 from smi.nn import create_encoder
-from smi.nn.encoders import NARROW
+from smi.nn.encoders import SMALL_RESNET_ARGUMENTS
 from smi.runs.checkpoint import save_encoder
 
 TESTS = Path(__file__).parents[1]
@@ -211,7 +211,7 @@ def test_timm_refuses_weights_of_another_stem(tmp_path, narrow, width, stride):
     out = export(source, to="timm")
     assert not (out / "config.json").exists()
     arguments = (
-        {name: value for name, value in NARROW.items() if name != "zero_init_last"}
+        {name: value for name, value in SMALL_RESNET_ARGUMENTS.items() if name != "zero_init_last"}
         if narrow
         else {"layers": [1, 1, 1, 1]}
     )
