@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import smi
-from smi.cli import COMMANDS, load_function
+from smi.cli import COMMANDS, GROUPS, load_function
 
 SMI = Path(sys.executable).with_name("smi")
 
@@ -100,8 +100,13 @@ def test_every_option_has_a_help_text_and_a_parameter(command):
         dest = arguments.get("dest", name.removeprefix("--").replace("-", "_"))
         if dest == "form" or dest in command.instead:
             continue
-        runtime = dest in ("device", "root", "num_workers") and "runtime" in parameters
-        assert dest in parameters | overrides or runtime, f"{command.name} {name}"
+        grouped = {
+            name
+            for parameter, (_, names) in GROUPS.items()
+            if parameter in parameters
+            for name in names
+        }
+        assert dest in parameters | overrides | grouped, f"{command.name} {name}"
     for path in (*command.instead.values(), command.shows or command.calls):
         assert callable(load_function(path))
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from smi import __version__
-from smi.device import Runtime
 from smi.errors import TrainingError, UserError
 from smi.terminal import say, suggest
 
@@ -119,6 +118,10 @@ RECIPE = (
         "--compile", "use torch.compile: slower to start, may be faster on a GPU", dest="compiled"
     ),
 )
+GROUPS = {  # parameters that group several options
+    "runtime": ("smi.device:Runtime", ("device", "root", "num_workers")),
+    "launch": ("smi.comparison.compare:Launch", ("loggers", "compiled")),
+}
 SETTINGS = ("encoder", "epochs", "batch_size", "precision")  # options that are settings
 ENCODER = option("source", "RUN", "a run's folder, or an encoder file")
 TARGET = option(
@@ -470,6 +473,8 @@ def run(arguments: argparse.Namespace, settings: dict[str, str]) -> None:
     if command.shows and instead is None:
         result = load_function(command.shows)(result)
     show(result, getattr(arguments, "form", None) or "text")
+    if hasattr(result, "raise_if_failed"):
+        result.raise_if_failed()
 
 
 def load_function(path: str) -> Callable[..., Any]:
@@ -480,11 +485,12 @@ def load_function(path: str) -> Callable[..., Any]:
 
 
 def matching(function: Callable[..., Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Select the values that a function takes; device, root and workers become its `runtime`."""
+    """Select the values that a function takes; some of them are grouped in one parameter."""
     parameters = inspect.signature(function).parameters
-    if "runtime" in parameters:
-        names = [name for name in ("device", "root", "num_workers") if name in values]
-        values["runtime"] = Runtime(**{name: values[name] for name in names})
+    for parameter, (path, names) in GROUPS.items():
+        if parameter in parameters:
+            group = {name: values.pop(name) for name in names if name in values}
+            values[parameter] = load_function(path)(**group)
     return {name: value for name, value in values.items() if name in parameters}
 
 

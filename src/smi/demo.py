@@ -1,4 +1,4 @@
-"""Run the main job in two minutes: SMI and Barlow Twins on digits, then classifiers with few labels."""
+"""Run the main job in two minutes: pretrain on digits, then classify with few labels."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ COLUMNS = {  # names of scores, and the headers of their columns
 
 
 def demo(out: Path, *, epochs: int | None = None, quiet: bool = False) -> None:
-    """Pretrain both methods into `out`, print the accuracies with few labels, and write a report."""
+    """Pretrain both methods into `out`, print accuracies with few labels, and write a report."""
     start = time.perf_counter()
     overrides = {} if epochs is None else {"epochs": epochs}
     runs = {}
@@ -62,7 +62,7 @@ encoder   {ours / "encoder.safetensors"}; from Python: smi.load({str(ours)!r})
 
 What to try next:
   smi doctor {ours}                      check the health of the run
-  smi evaluate {ours} --protocol linear  the paper's linear evaluation; the next report has its curves
+  smi evaluate {ours} --protocol linear  the paper's linear evaluation, shown in the next report
   smi pretrain --data ~/photos --out runs/mine      your own images, no labels needed
   smi methods                                       the other objectives"""
 

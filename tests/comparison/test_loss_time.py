@@ -10,7 +10,7 @@ from smi.comparison.loss_time import loss_seconds, networks
 from smi.config.resolve import resolve
 from smi.data import Batches, load
 from smi.losses import SMILoss, Terms
-from smi.methods import HOMES, Method, Output
+from smi.methods import METHOD_NAMES, Method, Output
 from smi.nn import create_encoder, mlp
 from smi.runs.restore import create, create_views
 
@@ -34,7 +34,7 @@ def calls(monkeypatch):
     return batch_sizes
 
 
-@pytest.mark.parametrize("name", [*HOMES, "support.homemade.Agreement"])
+@pytest.mark.parametrize("name", [*METHOD_NAMES, "support.homemade.Agreement"])
 def test_networks_are_called_once_and_not_timed(name, calls):
     store = load("digits", "pretrain")
     config = resolve("digits", {"method": name, "encoder": "support.homemade.Net"})

@@ -13,7 +13,7 @@ from smi.comparison import compare
 from smi.device import Runtime
 from smi.errors import UserError
 from smi.figures import catalogue as figures
-from smi.methods import HOMES
+from smi.methods import METHOD_NAMES
 from smi.pages import page as write_page
 from smi.paper import outputs
 from smi.paper import plan as plan_module
@@ -279,11 +279,16 @@ def test_the_list_names_every_item_and_scale():
         (["accuracy-std"], [("sweep", 2, 1)]),
         (["table-3", "landscape"], [("seeds", 2, 3)]),
         (["tsne", "eigenspectrum"], [("methods", 6, 1)]),
-        (["table-1"], [("methods", len(HOMES), 1)]),
+        (["table-1"], [("methods", len(METHOD_NAMES), 1)]),
         (["claims"], [("seeds", 2, 3), ("sweep", 2, 3), ("two-processes", 1, 3)]),
         (
             list(ITEMS),
-            [("seeds", 2, 3), ("sweep", 2, 3), ("methods", len(HOMES), 1), ("two-processes", 1, 3)],
+            [
+                ("seeds", 2, 3),
+                ("sweep", 2, 3),
+                ("methods", len(METHOD_NAMES), 1),
+                ("two-processes", 1, 3),
+            ],
         ),
     ],
 )

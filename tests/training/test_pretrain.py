@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 import smi
 from smi.cli import main
 from smi.errors import UserError
-from smi.methods import HOMES
+from smi.methods import METHOD_NAMES
 from smi.runs.run import Run
 from smi.training.plan import next_steps
 from support.digits import (
@@ -219,7 +219,7 @@ def test_two_processes_train_together(tmp_path, smi_here):
     assert "world_size is 2 in the folder, 1 now" in refused.stderr
 
 
-@pytest.mark.parametrize("method", HOMES)
+@pytest.mark.parametrize("method", METHOD_NAMES)
 def test_every_method_trains_in_the_loop(method, tmp_path, capsys):
     run = smi.pretrain(
         "digits",

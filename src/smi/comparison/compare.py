@@ -36,16 +36,15 @@ from smi.device import (
     choose_device,
     choose_precision,
     describe_device,
-    give_back,
+    release_memory,
     versions,
 )
 from smi.errors import UserError
 from smi.evaluation.evaluate import evaluate
 from smi.evaluation.results import Result
 from smi.files import disk_errors, expand
-from smi.runs.checkpoint import load as load_checkpoint
 from smi.runs.collect import COMPARISON
-from smi.runs.restore import create, create_views
+from smi.runs.restore import build_method, load_method, load_views
 from smi.runs.run import Run
 from smi.terminal import duration, is_quiet, quietly, say
 from smi.training.loggers import check_loggers
@@ -147,7 +146,7 @@ def compare(
     launch = launch or Launch()
     with quietly(quiet):
         _check(methods, seeds, overrides or {}, launch)
-        evaluate([], protocols=protocols, device=runtime.device)  # refuses unknown protocols
+        evaluate([], protocols=protocols, runtime=runtime)  # refuses unknown protocols
         settings = dict(overrides or {})
         if data is not None:
             settings["data"] = located(data)
@@ -173,7 +172,9 @@ def compare(
             launch=launch,
             runtime=runtime,
         )
-        return runner.run()
+        comparison = runner.run()
+        say(f"\nwritten to {folder}: table.md, table.csv, comparison.json, figure.html, runs/\n")
+        return comparison
 
 
 # ------------------------------------------------------------------------------ checks
@@ -207,7 +208,7 @@ def _check_grid(grid: Grid, runtime: Runtime) -> None:
         check_same(run, num_images)
     for run in grid.runs:
         if run.seed == 0 and not run.done:
-            create(run.config, num_images)
+            build_method(run.config, num_images)
 
 
 def _check_images(run: GridRun, runtime: Runtime) -> int:
@@ -354,11 +355,8 @@ class ComparisonRunner:
         if not failure:
             try:
                 ((_, results),) = evaluate(
-                    [run.folder],
-                    protocols=self.protocols,
-                    seed=0,
-                    **dataclasses.asdict(self.runtime),
-                )
+                    [run.folder], protocols=self.protocols, runtime=self.runtime
+                ).rows
             except UserError as error:  # for example, an encoder that diverged
                 failure = f"it could not be evaluated: {error}"
         trained = TrainedRun.read(
@@ -372,7 +370,7 @@ class ComparisonRunner:
         comparable = not self.launch.compiled and self.launch.processes == 1
         if not failure and comparable and run.row not in self.loss_ms:
             self.loss_ms[run.row] = self._measure_loss(run)
-        give_back(self.device)
+        release_memory(self.device)
         return trained
 
     def _measure_loss(self, run: GridRun) -> float | None:
@@ -382,14 +380,12 @@ class ComparisonRunner:
         try:
             batches = Batches(images.pretrain, config.batch_size, seed=config.seed)
             batch = batches.batch(0).to(self.device)
-            method = create(config, len(images.pretrain)).to(self.device)
         finally:
             images.close()
-        state = load_checkpoint(Run(run.folder).checkpoint, self.device)
-        method.load_state_dict(state["method"])
+        method = load_method(Run(run.folder), device=self.device)
         method.progress = 1.0
         method.epoch = config.epochs - 1
-        views = create_views(config, method)(batch.images, batch.generator())
+        views = load_views(Run(run.folder), method)(batch.images, batch.generator())
         precision = choose_precision(config.precision, self.device)
         seconds = loss_seconds(method, views, batch, precision=precision)
         return None if seconds is None else 1e3 * seconds

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from smi.data import Batch
-from smi.device import Precision, autocast, wait
+from smi.device import Precision, autocast, synchronize
 from smi.methods import Method, Output
 
 WARM_UP_STEPS = 2
@@ -51,11 +51,11 @@ def loss_seconds(
                 replay = iter(outputs)
                 for output in outputs:
                     output.grad = None
-                wait(device)
+                synchronize(device)
                 start = time.perf_counter()
                 replayed_loss = step()
                 torch.autograd.backward(replayed_loss)
-                wait(device)
+                synchronize(device)
                 if number >= WARM_UP_STEPS:
                     times.append(time.perf_counter() - start)
                 is_complete = next(replay, None) is None

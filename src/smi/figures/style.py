@@ -14,7 +14,7 @@ from typing import Any
 
 from plotly import graph_objects as go
 
-from smi.methods import HOMES
+from smi.methods import METHOD_NAMES
 from smi.pages import Document, page
 from smi.pages.escape import in_plotly
 from smi.pages.palette import CAPTION_INK, GRID, LEGEND_FILL, SERIES, WHITE
@@ -83,7 +83,7 @@ def looks_by_method(methods: Mapping[str, str]) -> dict[str, Look]:
     A method's look follows its position in the list of `smi.methods`. Where several names share
     a method, the later ones take the looks that are left.
     """
-    positions = {method: number for number, method in enumerate(HOMES)}
+    positions = {method: number for number, method in enumerate(METHOD_NAMES)}
     own = {name: positions[method] for name, method in methods.items() if method in positions}
     free = iter(n for n in range(len(positions) + len(methods)) if n not in own.values())
     numbers: dict[str, int] = {}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from smi.data.folders import FileSet
-from smi.data.sources import everything
+from smi.data.sources import all_images
 from smi.data.store import open_store
 from smi.device import Runtime
 from smi.evaluation.features import batches_of_features
@@ -38,7 +38,7 @@ class AllImages:
 
     def __init__(self, data: str | Path, encoder: Pretrained, runtime: Runtime):
         root = runtime.root or encoder.root  # the folder of the run's own dataset
-        self._sets = everything(data, Path(root) if root else None)
+        self._sets = all_images(data, Path(root) if root else None)
         self._stores = [
             open_store(
                 images,
@@ -47,7 +47,7 @@ class AllImages:
                 cache=cache_home(),
                 num_workers=runtime.num_workers,
                 max_bad_share=1,
-                largest_cache=0,
+                max_cache_bytes=0,
             )
             for images in self._sets
         ]

@@ -25,7 +25,7 @@ from smi.losses.embeddings import unit_rows
 from smi.runs.encoder import Pretrained, load
 from smi.tables import Table
 from smi.terminal import announce, printable, quietly
-from smi.views.sheet import check_out, save
+from smi.views.png import check_png_path, write_png
 
 Nearest = list[tuple[int, float]]  # place and cosine similarity, most similar first
 
@@ -98,7 +98,7 @@ def neighbours(
     that lies in the folder is not its own neighbour.
     """
     out = expand(out)
-    check_out(out)
+    check_png_path(out)
     if k < 1:
         raise UserError(f"the number of neighbours must be 1 or more, not {k}")
     if not queries:
@@ -131,7 +131,7 @@ def neighbours(
             for row in nearest
         ]
     described = describe_encoder(encoder)
-    save(draw_sheet(tiles, title=f"nearest of {data}, by the features of {described}"), out)
+    write_png(draw_sheet(tiles, title=f"nearest of {data}, by the features of {described}"), out)
     return Neighbours(files, rows, out, images.num_readable, described)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from smi.errors import UserError
-from smi.nn.encoders import SMALL, Stem, stem_of, timm_terms
+from smi.nn.encoders import SMALL_RESNET, Stem, stem_of, timm_terms
 from smi.runs.encoder import Pretrained
 
 SCRIPT = "load.py"
@@ -87,7 +87,7 @@ class Network:
             resnet = self.name.startswith(("resnet", "resnext", "wide_resnet")) and hasattr(
                 models, self.name
             )
-            if self.label == SMALL or not resnet:
+            if self.label == SMALL_RESNET or not resnet:
                 raise UserError(
                     f"torchvision has no {self.label} with the same parameter names, only ResNets "
                     "such as resnet18 and resnet50: export it --to timm or onnx"

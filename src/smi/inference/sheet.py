@@ -13,7 +13,7 @@ from torch import Tensor
 from smi.data.decoder import FORMATS
 from smi.runs.encoder import square
 from smi.terminal import printable
-from smi.views.sheet import INK, PAPER, picture
+from smi.views.png import INK_COLOUR, PAPER_COLOUR, draw_tile
 
 TILE_SIDE = 128  # pixels: larger images are shrunk to it, smaller ones enlarged by a whole number
 MAX_COLUMNS = 10  # neighbours in one line; more of them begin another line
@@ -54,7 +54,7 @@ def thumbnail_of_file(path: Path) -> Image.Image:
 def thumbnail(image: Tensor) -> Image.Image:
     """Return a thumbnail of uint8 [3, H, H]."""
     side = image.shape[-1]
-    return picture(image, TILE_SIDE if side > TILE_SIDE else TILE_SIDE // side * side)
+    return draw_tile(image, TILE_SIDE if side > TILE_SIDE else TILE_SIDE // side * side)
 
 
 def draw_sheet(rows: Sequence[tuple[Tile, Sequence[Tile]]], *, title: str) -> Image.Image:
@@ -89,7 +89,7 @@ class _Canvas:
     """Draw tiles and text on an image."""
 
     def __init__(self, width: int, height: int):
-        self.image = Image.new("RGB", (width, height), PAPER)
+        self.image = Image.new("RGB", (width, height), PAPER_COLOUR)
         self._pen = ImageDraw.Draw(self.image)
         self._font = ImageFont.load_default(FONT_SIZE)
 
@@ -104,7 +104,7 @@ class _Canvas:
         self.image.paste(tile.picture, (left, top))
         fits = self._font.getlength(_drawable(tile.file)) <= TILE_SIDE
         file = tile.file if fits else tile.file.rsplit("/", 1)[-1]  # drop the folders first
-        lines = [(tile.words, INK), (file, FAINT)] if tile.words else [(file, FAINT)]
+        lines = [(tile.words, INK_COLOUR), (file, FAINT)] if tile.words else [(file, FAINT)]
         for i, (words, ink) in enumerate(lines):
             line_y = y + TILE_SIDE + CAPTION_GAP + i * LINE_HEIGHT
             self.write(x, line_y, self.shorten(words, TILE_SIDE), ink)
@@ -112,7 +112,7 @@ class _Canvas:
     def frame(self, x: int, y: int) -> None:
         """Draw a frame around a tile."""
         far = TILE_SIDE + FRAME_GAP - 1
-        self._pen.rectangle((x - FRAME_GAP, y - FRAME_GAP, x + far, y + far), outline=INK)
+        self._pen.rectangle((x - FRAME_GAP, y - FRAME_GAP, x + far, y + far), outline=INK_COLOUR)
 
     def rule(self, x: int, top: int, bottom: int) -> None:
         """Draw a vertical line."""

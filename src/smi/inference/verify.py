@@ -44,9 +44,9 @@ def verification_images(
 def _sample(source: str | Path, resolution: int, root: str | Path | None) -> list[Image.Image]:
     # Without a cache, only these few images of a folder are decoded, to the same pixels.
     try:
-        store = load_images(source, "val", resolution=resolution, root=root, largest_cache=0)
+        store = load_images(source, "val", resolution=resolution, root=root, max_cache_bytes=0)
     except UserError:  # a folder of few images may hold out none
-        store = load_images(source, "train", resolution=resolution, root=root, largest_cache=0)
+        store = load_images(source, "train", resolution=resolution, root=root, max_cache_bytes=0)
     try:
         pixels = store[permutation(len(store), 0, 0)[:NUM_IMAGES]]
     finally:

@@ -6,7 +6,7 @@ from typing import Any
 
 from smi.errors import UserError
 from smi.figures.catalogue import FIGURES
-from smi.methods import HOMES
+from smi.methods import METHOD_NAMES
 from smi.paper.numbers import BARLOW_TWINS, SMI
 from smi.paper.scales import METHODS, SCALES, SEEDS, SWEEP, TWO_PROCESSES
 from smi.terminal import suggest
@@ -26,7 +26,9 @@ class Need:
     @property
     def sentence(self) -> str:
         """Return the need in words."""
-        methods = "every method" if len(self.methods) == len(HOMES) else ", ".join(self.methods)
+        methods = (
+            "every method" if len(self.methods) == len(METHOD_NAMES) else ", ".join(self.methods)
+        )
         kind = {SWEEP: "a sweep of λ, ", TWO_PROCESSES: "by two processes, "}.get(self.kind, "")
         return f"{methods} ({kind}{'all seeds' if self.all_seeds else 'one seed'})"
 
@@ -47,7 +49,7 @@ class Item:
 def _figure(
     name: str, need: Need, *, shows_seeds: bool = False, joins_datasets: bool = False
 ) -> Item:
-    return Item(FIGURES[name].sentence, (need,), shows_seeds, joins_datasets)
+    return Item(FIGURES[name].description, (need,), shows_seeds, joins_datasets)
 
 
 def _methods(*names: str) -> Need:
@@ -55,7 +57,7 @@ def _methods(*names: str) -> Need:
 
 
 ITEMS = {
-    "table-1": Item("linear classifiers on frozen features, by method", (_methods(*HOMES),)),
+    "table-1": Item("linear classifiers on frozen features, by method", (_methods(*METHOD_NAMES),)),
     "table-2": Item("cost of each loss"),
     "table-3": Item("Barlow Twins against SMI, by dataset", (Need(SEEDS, all_seeds=True),)),
     "landscape": _figure("landscape", Need(SEEDS, (SMI,))),

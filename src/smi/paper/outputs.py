@@ -16,7 +16,7 @@ from smi.errors import UserError
 from smi.evaluation.evaluate import evaluate
 from smi.figures.catalogue import FIGURES, draw_figure, save_figure
 from smi.files import write_json, write_text
-from smi.methods import HOMES
+from smi.methods import METHOD_NAMES
 from smi.pages.plots import plot, single_plot
 from smi.paper.claims import judge_claims
 from smi.paper.cost import BATCH, DIM
@@ -88,7 +88,7 @@ class Outputs:
             for setup in self.plan.setups
             if kinds and (setup.name, kinds[0]) in self.comparisons
             for kind in kinds
-            for folder in self.sources(setup, Need(kind, tuple(HOMES)), self.plan.num_seeds)
+            for folder in self.sources(setup, Need(kind, METHOD_NAMES), self.plan.num_seeds)
         ]
         return list(dict.fromkeys(sources))
 

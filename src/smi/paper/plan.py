@@ -4,13 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from smi.comparison.grid import Job
-from smi.comparison.grid import plan as plan_jobs
+from smi.comparison.grid import GridRun, plan_grid
 from smi.data.sources import NAMES, existing_folder, find_dataset, find_imagenet
 from smi.device import Runtime
 from smi.errors import UserError
 from smi.files import expand
-from smi.methods import HOMES
+from smi.methods import METHOD_NAMES
 from smi.paper.items import ITEMS, Need
 from smi.paper.numbers import SMI
 from smi.paper.scales import KINDS, SEEDS, SWEEP, TWO_PROCESSES, DatasetSetup, Scale
@@ -38,7 +37,9 @@ class PlannedComparison:
     @property
     def sentence(self) -> str:
         """Return the methods, λ, seeds and processes in words."""
-        methods = "every method" if len(self.methods) == len(HOMES) else ", ".join(self.methods)
+        methods = (
+            "every method" if len(self.methods) == len(METHOD_NAMES) else ", ".join(self.methods)
+        )
         if self.sweep:
             weights = self.sweep.partition("=")[2].replace(",", ", ")
             methods = methods.replace(SMI, f"{SMI} at λ = {weights}", 1)
@@ -81,9 +82,9 @@ class Plan:
 
     def count_runs(self) -> RunCount:
         """Count the runs; comparisons share some."""
-        jobs: dict[Path, Job] = {}
+        runs: dict[Path, GridRun] = {}
         for planned in self.comparisons:
-            _, planned_jobs = plan_jobs(
+            grid = plan_grid(
                 str(planned.setup.recipe),
                 planned.setup.settings,
                 methods=planned.methods,
@@ -91,8 +92,8 @@ class Plan:
                 sweep=planned.sweep,
                 folder=planned.runs_folder(self.out),
             )
-            jobs |= {job.folder: job for job in planned_jobs}
-        return len(jobs), sum(job.done for job in jobs.values())
+            runs |= {run.folder: run for run in grid.runs}
+        return len(runs), sum(run.done for run in runs.values())
 
 
 def make_plan(
@@ -168,7 +169,7 @@ def plan_comparisons(
 
 
 def _methods(needs: Sequence[Need]) -> tuple[str, ...]:
-    return tuple(name for name in HOMES if any(name in need.methods for need in needs))
+    return tuple(name for name in METHOD_NAMES if any(name in need.methods for need in needs))
 
 
 def _sweep(scale: Scale) -> str:

@@ -15,12 +15,11 @@ import json
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from smi import __version__
-from smi.comparison.compare import compare, refuse_torchrun
+from smi.comparison.compare import Launch, compare, refuse_torchrun
 from smi.comparison.comparison import Comparison
 from smi.device import Runtime, describe_device, versions
 from smi.errors import TrainingError, UserError
@@ -160,16 +159,16 @@ def make_comparisons(plan: Plan) -> dict[tuple[str, str], Comparison]:
 def _compare(plan: Plan, planned: PlannedComparison) -> Comparison:
     shared = planned.kind != TWO_PROCESSES  # with other comparisons, so each has its own tables
     return compare(
-        planned.setup.recipe,
-        methods=planned.methods,
+        planned.methods,
+        recipe=planned.setup.recipe,
         seeds=planned.num_seeds,
         sweep=planned.sweep,
         out=planned.runs_folder(plan.out),
         tables=planned.tables_folder(plan.out) if shared else None,
         protocols=plan.scale.protocols,
-        settings=planned.setup.settings,
-        processes=planned.num_processes,
-        **asdict(plan.runtime),
+        overrides=planned.setup.settings,
+        launch=Launch(processes=planned.num_processes),
+        runtime=plan.runtime,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from smi.methods import HOMES, find_method
+from smi.methods import METHOD_NAMES, find_method
 from smi.paper.measured import SEEDS_NOTE, MeasuredRow, measured_rows, protocol_notes
 from smi.paper.numbers import TABLE_1, Table1Row
 from smi.runs.run import Run
@@ -102,7 +102,7 @@ def _cells(row: MeasuredRow, labelled: bool) -> tuple[str, ...]:
 
 
 def _shared_network(method: str) -> bool | None:
-    return find_method(method).shared_network if method in HOMES else None
+    return find_method(method).shared_network if method in METHOD_NAMES else None
 
 
 def _notes(measured: Sequence[MeasuredRow]) -> Iterator[str]:

@@ -12,11 +12,10 @@ import numpy as np
 from smi import __version__
 from smi.comparison.comparison import Comparison
 from smi.errors import UserError
-from smi.evaluation.evaluate import SUBJECTS, row_name
-from smi.evaluation.results import Result, read_all, sheet
+from smi.evaluation.results import SUBJECTS, Result, read_all, results_table, row_name
 from smi.figures.accuracy_std import accuracy_std
 from smi.figures.curves import effective_rank, loss, probe
-from smi.figures.eigenspectrum import of_shares
+from smi.figures.eigenspectrum import draw_shares
 from smi.figures.feature_std import feature_std
 from smi.figures.gradient_norm import gradient_norm
 from smi.figures.landscape import Shape, landscape
@@ -25,7 +24,7 @@ from smi.figures.ratio import ratio
 from smi.figures.scores import PROTOCOLS, results_of
 from smi.figures.std_summary import std_summary
 from smi.figures.tsne import COMPONENTS, perplexity
-from smi.figures.variance_violin import of_variances
+from smi.figures.variance_violin import draw_variances
 from smi.pages import (
     Block,
     Chooser,
@@ -35,7 +34,7 @@ from smi.pages import (
     Plot,
     Sample,
     Section,
-    Table,
+    TableBlock,
     Text,
     Verdict,
 )
@@ -74,8 +73,8 @@ CURVES: dict[str, Callable[[Mapping[str, Run]], Any]] = {
     "Effective rank": effective_rank,
 }
 SPECTRA: dict[str, tuple[str, Callable[..., Any]]] = {  # by the name of the part in a portrait
-    "spectrum": ("Eigenspectrum of the features", of_shares),
-    "variances": ("Variance of each feature", of_variances),
+    "spectrum": ("Eigenspectrum of the features", draw_shares),
+    "variances": ("Variance of each feature", draw_variances),
 }
 TSNE_TITLE = "3-D t-SNE of the features"
 VERDICT_ORDER = ("stop", "warning", "unknown", "ok")
@@ -377,7 +376,7 @@ def _add_results(rows: ResultRows, name: str, results: Sequence[Result]) -> None
         rows.setdefault((row, result.encoder["digest"]), []).append(result)
 
 
-def _accuracy_tables(rows: ResultRows) -> Iterator[Table]:
+def _accuracy_tables(rows: ResultRows) -> Iterator[TableBlock]:
     """Yield a table for each dataset, with untrained encoders and raw pixels first."""
     baselines = [key for key, results in rows.items() if results[0].subject != "encoder"]
     order = [*baselines, *(key for key in rows if key not in baselines)]
@@ -386,6 +385,6 @@ def _accuracy_tables(rows: ResultRows) -> Iterator[Table]:
         results_by_row = {
             key: [r for r in rows[key] if r.protocol["data"] == data] for key in order
         }
-        table = sheet([(key[0], results) for key, results in results_by_row.items() if results])
+        named = [(key[0], results) for key, results in results_by_row.items() if results]
         title = f"Accuracy on held-out images of {data.removesuffix('/')}"
-        yield Table(title, table.headers, table.lines, table.notes)
+        yield TableBlock(replace(results_table(named), title=title))

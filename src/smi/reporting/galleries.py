@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from smi.figures.energy_maps import WHICH
+from smi.figures.energy_maps import MAP_DESCRIPTION
 from smi.pages import Block, Gallery, Section, Tile
 from smi.reporting.parts import group_rows, join_words, missing_block
 from smi.reporting.portrait import NUM_NEIGHBOURS, Portrait
@@ -130,7 +130,7 @@ def _maps_gallery(rows: Sequence[str], parts: Mapping[str, dict[str, Any]]) -> G
         MAPS_TITLE,
         gallery,
         f"{parts[rows[0]]['of'].capitalize()}, in grey beneath the ℓ2 norm over channels of each "
-        f"encoder's {WHICH}, enlarged to the image (bilinear, from {join_words(sizes)} places). "
+        f"encoder's {MAP_DESCRIPTION}, enlarged to the image (bilinear, from {join_words(sizes)} places). "
         "Each map is scaled from its minimum (dark) to its maximum (bright), so it shows where the "
         "energy is, not how much.",
         ("image", *rows),

@@ -9,12 +9,12 @@ import numpy as np
 from smi.comparison import figure as comparison_figure
 from smi.comparison.comparison import Comparison
 from smi.errors import UserError
-from smi.health.diagnosis import examine
-from smi.pages import Block, Code, Facts, Finding, Missing, Table, Verdict
+from smi.health.diagnosis import diagnose
+from smi.pages import Block, Code, Facts, Finding, Missing, TableBlock, Verdict
 from smi.reporting.runs import ReportRun
 from smi.runs.names import data_of, method_of, spelt
 from smi.runs.run import Run
-from smi.tables import NONE
+from smi.tables import NONE, Table
 from smi.terminal import duration
 
 # ------------------------------------------------------------------------------ health
@@ -23,7 +23,7 @@ from smi.terminal import duration
 def health_verdict(name: str, run: Run) -> Verdict:
     """Return the verdict of `smi doctor` on a run."""
     try:
-        diagnosis = examine(run.folder)
+        diagnosis = diagnose(run)
     except UserError as error:
         return Verdict("unknown", name, as_sentence(str(error)), "", [])
     levels = {finding.level for finding in diagnosis.findings}
@@ -53,7 +53,7 @@ def health_verdict(name: str, run: Run) -> Verdict:
 # ------------------------------------------------------------------------------ comparisons
 
 
-def comparison_tables(comparison: Comparison) -> list[Table]:
+def comparison_tables(comparison: Comparison) -> list[TableBlock]:
     """Return the tables of a comparison, with its notes beneath the last one."""
     first = comparison.rows[0].name
     *tables, last = comparison.tables()
@@ -61,7 +61,8 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     for table in (*tables, last):
         rows = [[spelt(line[0]), *line[1:]] for line in table.lines]
         notes = comparison.notes() if table is last else []
-        blocks.append(Table(table.title.replace(first, spelt(first)), table.headers, rows, notes))
+        title = table.title.replace(first, spelt(first))
+        blocks.append(TableBlock(Table.of(table.headers, rows, title=title, notes=notes)))
     return blocks
 
 
@@ -109,7 +110,7 @@ def shared_facts(runs: Sequence[Run], num_classes: Iterable[int]) -> Facts:
     return Facts([(name, value) for name, value in facts if value])
 
 
-def runs_table(runs: Mapping[str, Run]) -> Table:
+def runs_table(runs: Mapping[str, Run]) -> TableBlock:
     """List status, loss, features, time and accuracy of each run."""
     headers = ["", "status", "steps", "loss, first → last", "feature std", "effective rank"]
     headers += ["time", "kNN"]
@@ -122,7 +123,8 @@ def runs_table(runs: Mapping[str, Run]) -> Table:
         headers = headers[:-1]
         rows = [row[:-1] for row in rows]
         notes = notes[:1]
-    return Table("Each run", headers, rows, notes, words=1)
+    table = Table.of(headers, rows, title="Each run", notes=notes)
+    return TableBlock(table, text_columns=1)
 
 
 def _run_cells(name: str, run: Run) -> list[str]:

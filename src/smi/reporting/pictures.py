@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from smi.figures.energy_maps import between_0_and_1
+from smi.figures.energy_maps import scale_to_unit
 
 THUMBNAIL_SIDE = 72  # pixels, at most
 PICTURE_SIDE = 96  # pixels, at most
@@ -52,7 +52,7 @@ def energy_url(image: Tensor, energy: Tensor) -> str:
     size = (PICTURE_SIDE, PICTURE_SIDE)
     mode = "nearest" if image.shape[-1] < PICTURE_SIDE else "area"
     grey = interpolate(image.float().mean(dim=0)[None, None], size, mode=mode)[0, 0].numpy()
-    smooth = interpolate(between_0_and_1(energy)[None, None], size, mode="bilinear")[0, 0]
+    smooth = interpolate(scale_to_unit(energy)[None, None], size, mode="bilinear")[0, 0]
     coloured = colours[(255 * smooth).round().to(torch.long).numpy()]
     mixed = GREY_SHARE * grey[..., None] + (1 - GREY_SHARE) * coloured
     return encode_picture(Image.fromarray(mixed.round().clip(0, 255).astype(np.uint8)))

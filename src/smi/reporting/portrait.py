@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from smi import __version__
-from smi.config.resolve import resolve as read_config
 from smi.data import Batch
 from smi.data.folders import FileSet
 from smi.data.sources import resolve
@@ -30,18 +29,19 @@ from smi.errors import UserError
 from smi.evaluation.features import evaluation_mode
 from smi.evaluation.knn import nearest
 from smi.figures.eigenspectrum import cumulative_variance
-from smi.figures.energy_maps import energies, some_images
-from smi.figures.landscape import LEAST, Pairs, positive_pairs
+from smi.figures.energy_maps import choose_images, energies
+from smi.figures.landscape import MIN_PAIRS, Pairs, positive_pairs
 from smi.figures.sample import Sample
 from smi.figures.tsne import embed
 from smi.figures.variance_violin import relative_variance
 from smi.files import write_text
+from smi.losses.smi import EPS
 from smi.reporting.pictures import PICTURE_SIDE, THUMBNAIL_SIDE, energy_url, picture_url
 from smi.runs.encoder import Pretrained, load
-from smi.runs.restore import create, create_views
+from smi.runs.restore import load_method, load_views
 from smi.runs.run import Run
 from smi.terminal import Progress
-from smi.views.normalisation import normalise
+from smi.views.normalisation import normalise, unnormalise
 from smi.views.views import Views
 
 FORMAT = 2  # of the file; a portrait in another format is computed again
@@ -251,7 +251,7 @@ class PortraitMaker:
 
     def _add_maps(self, encoder: Pretrained, sample: Sample) -> None:
         """Add energy maps of some images."""
-        images, captions = some_images(sample, encoder.resolution, NUM_MAPS)
+        images, captions = choose_images(sample, encoder.resolution, NUM_MAPS)
         maps, places = energies(encoder, images)
         self.parts["maps"] = {
             "captions": captions,
@@ -262,11 +262,9 @@ class PortraitMaker:
 
     def _add_pairs(self) -> None:
         """Add views of pretraining images, and how far the embeddings of two views agree."""
-        config = read_config(self.run.folder / "config.yaml")
-        method = create(config, self.run.about.get("num_images") or 1)
-        method.load_state_dict(self.run.state()["method"])
-        method.to(self.device)
-        views = create_views(config, method)
+        config = self.run.resolve()
+        method = load_method(self.run, device=self.device)
+        views = load_views(self.run, method)
         sample = replace(self.sample, images=MAX_PAIRS, split="pretrain")
         try:
             with sample.open(self.run.about.get("resolution") or config.views.size) as (store, _):
@@ -275,9 +273,9 @@ class PortraitMaker:
             self.is_incomplete = True
             raise
         self._add_views(views, images[:: max(1, len(images) // NUM_VIEWED)][:NUM_VIEWED])
-        if len(images) < LEAST:
-            raise UserError(f"sorting pairs needs {LEAST} images or more, not {len(images)}")
-        eps = float(config.method.get("eps", 1e-6))
+        if len(images) < MIN_PAIRS:
+            raise UserError(f"sorting pairs needs {MIN_PAIRS} images or more, not {len(images)}")
+        eps = float(config.method.get("eps", EPS))
         pairs = positive_pairs(method, views, images, seed=sample.seed, eps=eps)
         self.parts["pairs"] = {
             "count": len(images),
@@ -291,7 +289,9 @@ class PortraitMaker:
         for draw in range(NUM_DRAWS):
             batch = Batch(images, torch.arange(len(images)), self.sample.seed + draw)
             for view in views(images, batch.generator()):
-                for row, image in zip(rows, _uint8(view, views), strict=True):
+                for row, image in zip(
+                    rows, unnormalise(view, views.policy.mean, views.policy.std), strict=True
+                ):
                     row.append(picture_url(image, PICTURE_SIDE))
         self.parts["views"] = {
             "policy": views.policy.name,
@@ -339,11 +339,3 @@ def _view_sizes(views: Views) -> str:
         for view in views.policy.views
     )
     return " and ".join(f"{count} of {kind}" for kind, count in kinds.items())
-
-
-def _uint8(x: Tensor, views: Views) -> Tensor:
-    """Undo the normalisation of views."""
-    mean, std = (
-        torch.tensor(values)[:, None, None] for values in (views.policy.mean, views.policy.std)
-    )
-    return ((x.cpu() * std + mean).clamp(0, 1) * 255).round().to(torch.uint8)

@@ -42,9 +42,9 @@ def weight_of(run: Run) -> float | None:
 
 def _display_name(method: str) -> str:
     """Return the display name of a method, given its class name or import path."""
-    from smi.methods import HOMES, find_method
+    from smi.methods import METHOD_NAMES, find_method
 
-    if method not in HOMES:  # a user's module may no longer be importable
+    if method not in METHOD_NAMES:  # a user's module may no longer be importable
         return method.rsplit(".", 1)[-1]
     return str(getattr(find_method(method), "display_name", "")) or SPELT.get(method, method)
 

@@ -12,7 +12,7 @@ from smi.device import describe_device, versions
 from smi.distributed import world_size
 from smi.files import expand
 from smi.health import Context
-from smi.methods import Method, Output
+from smi.methods import LossSetup, Method, MethodDescription, Output
 from smi.runs.run import Facts
 from smi.training.job import Job
 
@@ -49,13 +49,20 @@ def collect_facts(job: Job, *, started: str | None, root: str | Path | None) -> 
     )
 
 
-def add_first_step(facts: Facts, method: Method, out: Output) -> Facts:
+def add_first_step(facts: Facts, config: Config, method: Method, out: Output) -> Facts:
     """Add what the first step shows: the embedding dimension and the method's description."""
+    setup = LossSetup(
+        batch_size=facts.batch_per_device or 0,
+        embedding_dim=out.z1.shape[1],
+        world_size=facts.world_size or 1,
+        num_views=facts.num_views or 2,
+        settings={name: value for name, value in config.method.items() if name != "name"},
+    )
     return replace(
         facts,
-        embedding_dim=out.z1.shape[1],
+        embedding_dim=setup.embedding_dim,
         status="training",
-        method=None,  # the place for `method.describe(...)`
+        method=method.describe(setup),
     )
 
 
@@ -66,10 +73,8 @@ def health_context(config: Config, facts: Facts) -> Context:
         batch_size=facts.batch_per_device or 0,
         embedding_dim=facts.embedding_dim,
         feature_dim=facts.feature_dim or 0,
-        num_views=facts.num_views or 2,
-        settings={name: value for name, value in config.method.items() if name != "name"},
-        world_size=facts.world_size or 1,
         epochs=config.epochs,
+        description=MethodDescription.parse(facts.method or {}),
     )
 
 

@@ -75,7 +75,7 @@ def train(job: Job, journal: Journal, run: Run, facts: Facts, *, start: int = 0)
 
 def _record_first_step(job: Job, journal: Journal, run: Run, facts: Facts, out: Output) -> None:
     """Write run.json and start the health checks, now that the settings are known to work."""
-    facts = add_first_step(facts, job.method, out)
+    facts = add_first_step(facts, job.config, job.method, out)
     if rank() == 0:
         run.write_facts(facts)
     journal.start_watch(health_context(job.config, facts))

@@ -17,8 +17,9 @@ from smi.device import Runtime
 from smi.errors import UserError
 from smi.seeds import derive, permutation
 from smi.terminal import quietly, say
+from smi.views.normalisation import unnormalise
 from smi.views.png import INK_COLOUR, PAPER_COLOUR, check_png_path, draw_tile, write_png
-from smi.views.policies import RECIPES, Policy, View, policy
+from smi.views.policies import RECIPES, View, policy
 from smi.views.views import Views
 
 MIN_TILE_SIDE = 96  # pixels: smaller views are enlarged by a whole number
@@ -111,7 +112,10 @@ def _draw_columns(
     all_views = views.policy.views
     columns = []
     for i, view in enumerate(all_views):
-        patches = [_to_uint8(next(tensors), views.policy) for _ in range(view.grid**2)]
+        patches = [
+            unnormalise(next(tensors), views.policy.mean, views.policy.std)
+            for _ in range(view.grid**2)
+        ]
         tiles = [
             _mosaic([patch[row] for patch in patches], view.grid, zoom)
             for row in range(len(images))
@@ -143,11 +147,6 @@ def _assemble(
         for row, tile in enumerate(column.tiles):
             sheet.paste(tile, (column.left, HEADER_HEIGHT + row * (tile_height + TILE_GAP)))
     return sheet
-
-
-def _to_uint8(x: Tensor, chosen: Policy) -> Tensor:
-    mean, std = (torch.tensor(values)[:, None, None] for values in (chosen.mean, chosen.std))
-    return ((x * std + mean) * 255).round().clamp(0, 255).byte()
 
 
 def _mosaic(patches: list[Tensor], grid: int, zoom: int) -> Image.Image:
