@@ -113,7 +113,7 @@ def test_a_report_of_two_runs_has_every_part(runs, tmp_path, capsys):
     data = data_of(page)
     (sample,) = data["samples"].values()  # both runs are shown the same images
     assert (
-        len(sample["names"]) == len(sample["pictures"]) == len(data["clouds"][0]["places"]) == 183
+        len(sample["names"]) == len(sample["pictures"]) == len(data["clouds"][0]["points"]) == 183
     )
     assert len(data["clouds"]) == 2
     assert sample["classes"] == [str(digit) for digit in range(10)]
