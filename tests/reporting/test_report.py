@@ -232,10 +232,10 @@ def test_of_an_encoder_that_diverged_every_part_says_so(runs, tmp_path):
     torch.save(state, runs[0] / "checkpoints" / "last.pt")
     page = report(runs, tmp_path / "report.html").read_text()
     for sentence in (
-        "Not in “How many directions features use”: SMI. Features of all images are the same (or not finite)",
-        "Not in “How evenly coordinates vary”: SMI. Features of some images are not finite",
+        "Not in “How many directions features use”: SMI. The features of all images are the same (or not finite)",
+        "Not in “How evenly coordinates vary”: SMI. The features of some images are not finite",
         "so t-SNE has nothing to arrange",
-        "Embeddings of SMI are not finite: training diverged",
+        "The embeddings of SMI are not finite, so there are no pairs to show",
         "Features are not finite, so no image is near another",
         "are not finite, so they have no energy",
     ):
