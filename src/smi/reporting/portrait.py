@@ -130,7 +130,7 @@ def _file(run: Run, asked: Asked) -> Path:
 
 def _which(asked: Asked) -> str:
     """Tells sets of images apart by their number, and files by their paths and sizes."""
-    sample = _sample(asked, None).found()
+    sample = _sample(asked, None).with_existing_split()
     images = resolve(asked.source, sample.split, Path(asked.root) if asked.root else None)
     found = hashlib.sha256(f"{sample.split} {len(images)}".encode())
     if isinstance(images, FileSet):
@@ -155,7 +155,7 @@ class Painter:
 
     def paint(self) -> Portrait:
         encoder = load(self.run.folder).to(self.device)
-        sample = _sample(self.asked, self.num_workers).found()
+        sample = _sample(self.asked, self.num_workers).with_existing_split()
         self.parts["of"], self.parts["data"] = sample.described, sample.data
         self.parts["epoch"], self.parts["step"] = (
             encoder.about.get("epoch"),
