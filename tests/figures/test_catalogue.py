@@ -19,7 +19,7 @@ from support.made_up import write_run
 from support.made_up_page import page_data
 
 
-def test_sets_call_their_runs_alike(tmp_path):
+def test_runs_have_the_same_names_on_every_dataset(tmp_path):
     runs = [
         write_run(tmp_path / f"{data}{weight}", data=data, weight=weight)
         for data, weight in (("digits", 0.1), ("digits", 1.0))
@@ -84,7 +84,7 @@ def test_html_opens_without_a_network(pair, tmp_path):
     assert [path.name for path in tmp_path.iterdir() if "ratio" in path.name] == ["ratio.html"]
 
 
-def test_print(pair, tmp_path, monkeypatch):
+def test_svg_and_png(pair, tmp_path, monkeypatch):
     pytest.importorskip("kaleido", reason="kaleido is not installed")
     if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))):
         pytest.skip("no Chrome or Chromium here")
@@ -99,7 +99,7 @@ def test_print(pair, tmp_path, monkeypatch):
     }
 
 
-def test_without_kaleido_or_a_browser_it_says_what_to_install(pair, tmp_path, monkeypatch):
+def test_a_missing_kaleido_or_browser_is_named(pair, tmp_path, monkeypatch):
     sources = [run.folder for run in pair]
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "kaleido", None)
@@ -187,7 +187,7 @@ def test_quiet_says_nothing(pair, tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_names_in_figures_are_letters(tmp_path):
+def test_names_in_figures_are_shown_as_letters(tmp_path):
     """Plotly reads links in its texts."""
     run = write_run(tmp_path / "a", data="<a href='javascript:hurt()'>x")
     path = write_figure("feature-std", [run.folder], tmp_path / "a.html")

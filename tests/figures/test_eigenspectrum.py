@@ -12,7 +12,7 @@ from smi.runs.names import called
 from support.figures import draw, trace
 
 
-def test_cumulative_variance_is_numpys():
+def test_cumulative_variance_agrees_with_numpy():
     h = np.random.default_rng(0).normal(size=(40, 6)) @ np.diag([5, 3, 1, 1, 0.1, 0])
     eigenvalues = np.sort(np.linalg.eigvals(np.cov(h.T)).real)[::-1]
     np.testing.assert_allclose(
@@ -45,7 +45,7 @@ def test_eigenspectrum_and_violin_of_runs(trained):
     assert [len(t.y) for t in violins] == [16, 16]
 
 
-def test_features_of_seeds_are_averaged_or_put_together(seeds):
+def test_features_of_seeds_are_averaged_or_pooled(seeds):
     runs = called(seeds)
     shares = {name: np.linspace(0.5 + i / 100, 1, 4) for i, name in enumerate(runs)}
     figure = draw_shares(runs, shares, 100, of="images")
@@ -58,7 +58,7 @@ def test_features_of_seeds_are_averaged_or_put_together(seeds):
     assert [(t.name, len(t.y)) for t in violins] == [("SMI", 12), ("Barlow Twins", 12)]
 
 
-def test_runs_on_different_images_need_one_set(trained, tmp_path):
+def test_runs_on_different_datasets_need_one_dataset(trained, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(trained[1], other)
     config = other / "config.yaml"

@@ -22,7 +22,7 @@ def test_energy_is_the_norm_over_channels(trained):
     torch.testing.assert_close(energy, expected)
 
 
-def test_of_small_images_an_earlier_map_is_shown(trained):
+def test_an_earlier_map_is_shown_for_small_images(trained):
     encoder = load(trained[0])
     images = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
     for size, last in ((8, 1), (16, 2)):

@@ -16,7 +16,7 @@ from smi.runs.restore import create, create_views
 from support.figures import caption, draw
 
 
-def test_landscape_is_the_formulas():
+def test_landscape_follows_the_formulas():
     curves = {curve.name: curve for curve in land.curves(land.Shape())}
     smi = curves["SMI, alignment"]
     rho = smi.rho
@@ -53,7 +53,7 @@ def test_landscape_shows_real_pairs_of_a_run(trained):
         draw("landscape", trained[:1], images=5)
 
 
-def test_pairs_take_no_float64_of_a_gpu(trained, on_mps):
+def test_pairs_use_float64_only_on_the_cpu(trained, on_mps):
     config = resolve(trained[0] / "config.yaml")
     method, images = create(config, 256), torch.randint(0, 256, (12, 3, 8, 8), dtype=torch.uint8)
     expected = land.positive_pairs(method, create_views(config, method), images)
@@ -63,7 +63,7 @@ def test_pairs_take_no_float64_of_a_gpu(trained, on_mps):
     )
 
 
-def test_pairs_are_what_the_loss_sees():
+def test_titles_and_pictures_of_pairs():
     """Identical views have the highest dependency there is."""
     rho = np.array([0.0, 1.0, -0.5])
     pairs = land.Pairs(

@@ -8,12 +8,13 @@ import pytest
 from plotly import graph_objects as go
 
 from smi.errors import UserError
+from smi.figures.std_summary import _label
 from support.figures import draw, trace
 from support.made_up import write_result, write_run
 
 
 def test_results_on_a_folder_are_found(tmp_path):
-    """Results spell a folder with a slash behind its name."""
+    """Results store the name of a folder with a slash at its end."""
     runs = [
         write_run(tmp_path / str(weight), data="/elsewhere/photos", weight=weight)
         for weight in (0.1, 1.0)
@@ -49,7 +50,7 @@ def test_only_numbers_of_one_protocol_share_a_figure(pair):
     write_result(first, 0.8, protocol="linear-cached")
     write_result(second, 0.7, protocol="linear-cached")
     figure = draw("accuracy-std", pair)
-    assert list(trace(figure, "SMI").y) == pytest.approx([80])  # linear is not there for both
+    assert list(trace(figure, "SMI").y) == pytest.approx([80])  # only linear-cached exists for both
     shutil.rmtree(second.folder / "eval")
     write_result(second, 0.7, protocol="linear", epochs=9)
     with pytest.raises(UserError, match="different protocols"):
@@ -60,21 +61,21 @@ def test_only_numbers_of_one_protocol_share_a_figure(pair):
         draw("accuracy-std", [first])
 
 
-def test_results_of_older_weights_are_not_taken(pair):
+def test_results_of_older_weights_are_ignored(pair):
     for run in pair:
         write_result(run, 0.5, protocol="linear", step=60)
         write_result(run, 0.6, protocol="linear-cached", step=120)
     assert list(trace(draw("accuracy-std", pair), "SMI").y) == pytest.approx([60])
 
 
-def test_of_a_run_that_went_on_since_no_older_accuracy_is_beside_newer_features(pair):
+def test_older_accuracies_of_a_resumed_run_are_ignored(pair):
     for run in pair:
         write_result(run, 0.5, step=60)
     with pytest.raises(UserError, match="has no linear or linear-cached results yet"):
         draw("accuracy-std", pair)
 
 
-def test_std_summary_has_a_row_for_each_set(pair, tmp_path):
+def test_std_summary_has_a_row_for_each_dataset(pair, tmp_path):
     others = [write_run(tmp_path / m, m, data="cifar10", level=2) for m in ("SMI", "BarlowTwins")]
     for number, run in enumerate([*pair, *others]):
         write_result(run, 0.5 + number / 10)
@@ -119,6 +120,12 @@ def test_accuracies_of_seeds_are_means_with_intervals(seeds):
     )
     (bar,) = [t for t in draw("std-summary", seeds).data if isinstance(t, go.Bar)]
     assert list(bar.y) == pytest.approx([81, 71])
-    assert list(bar.error_y.array) == pytest.approx([4.3027 / 3**0.5] * 2, rel=1e-3)  # Student's
+    assert list(bar.error_y.array) == pytest.approx([4.3027 / 3**0.5] * 2, rel=1e-3)  # Student's t
     curve = trace(draw("linear-curves", seeds), "SMI")
     assert list(curve.y) == pytest.approx([8.1, 16.2, 24.3, 32.4])
+
+
+def test_labels_of_bars_are_short_lines():
+    assert _label("Barlow Twins, λ = 0.01") == "Barlow<br>Twins<br>λ = 0.01"
+    assert _label("MoCo v2, resnet-small") == "MoCo v2<br>resnet-small"
+    assert _label("<b>") == "&lt;b&gt;"

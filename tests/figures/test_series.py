@@ -13,7 +13,7 @@ from support.figures import caption, draw, trace
 from support.made_up import write_run
 
 
-def test_feature_std_and_ratio_are_what_was_logged(pair):
+def test_feature_std_and_ratio_are_the_logged_values(pair):
     for name, key in (("feature-std", "feature_std"), ("ratio", "ratio")):
         found = trace(draw(name, pair), "SMI")
         assert list(found.y) == [line[key] for line in pair[0].metrics()]
@@ -53,7 +53,7 @@ def test_seeds_are_thin_lines_and_their_mean_with_one_legend_entry(seeds, name):
     assert "(3 seeds)" in caption(figure)
 
 
-def test_the_loss_of_one_row_is_shown_as_it_is_and_of_several_as_a_share(seeds):
+def test_the_loss_of_one_row_is_unscaled_and_that_of_several_rows_is_scaled(seeds):
     alone = loss(called(seeds[:3]))
     mean = trace(alone, "SMI")
     np.testing.assert_allclose(
@@ -69,7 +69,7 @@ def test_the_loss_of_one_row_is_shown_as_it_is_and_of_several_as_a_share(seeds):
         low = min(values)
         high = first if low < first else max(values)
         np.testing.assert_allclose(t.y, [(v - low) / (high - low) for v in values])
-        assert list(t.customdata) == values  # under the pointer is the loss itself
+        assert list(t.customdata) == values  # hovering shows the loss itself
 
 
 def test_a_swept_setting_tells_runs_apart(tmp_path):
@@ -94,14 +94,14 @@ def test_a_swept_setting_tells_runs_apart(tmp_path):
     ]
 
 
-def test_the_mean_ends_where_a_seed_does(tmp_path):
+def test_the_mean_ends_with_the_shortest_seed(tmp_path):
     runs = [write_run(tmp_path / str(seed), seed=seed) for seed in (0, 1)]
     lines = (runs[1].folder / "metrics.jsonl").read_text().splitlines()
     (runs[1].folder / "metrics.jsonl").write_text("\n".join(lines[:8]) + "\n")
     assert trace(draw("feature-std", runs), "SMI").x[-1] == 1.0
 
 
-def test_only_what_differs_by_its_seed_alone_is_joined(tmp_path):
+def test_only_runs_that_differ_by_seed_alone_are_averaged(tmp_path):
     runs = [
         write_run(tmp_path / "a", seed=0),
         write_run(tmp_path / "b", seed=1, epochs=2),
@@ -114,4 +114,4 @@ def test_only_what_differs_by_its_seed_alone_is_joined(tmp_path):
     ]
     assert (
         len([t for t in draw("ratio", [runs[0], runs[2], again]).data if t.showlegend]) == 3
-    )  # a seed twice: no seeds of one
+    )  # one seed twice is not two seeds

@@ -3,7 +3,8 @@
 import pytest
 
 from smi.errors import UserError
-from smi.figures.style import DASHES, looks
+from smi.figures.style import DASHES, look, looks, looks_by_method
+from smi.methods import HOMES
 from smi.runs.names import called
 from smi.runs.run import Run
 from support.figures import caption, draw
@@ -42,8 +43,16 @@ def test_names_tell_runs_apart(tmp_path):
         called([runs[0], Run(runs[0].folder)])
 
 
-def test_names_are_no_html(tmp_path):
+def test_names_are_escaped(tmp_path):
     runs = [write_run(tmp_path / name, data="/elsewhere/<b>&amp;") for name in ("<i>one", "two")]
     figure = draw("ratio", runs)
     assert [t.name for t in figure.data] == ["SMI, &lt;i&gt;one", "SMI, two"]
     assert "&lt;b&gt;&amp;amp;" in caption(figure)
+
+
+def test_a_method_looks_like_its_position_in_the_list_of_methods():
+    found = looks_by_method({name: name for name in reversed(HOMES)})
+    assert found == {name: look(number) for number, name in enumerate(HOMES)}
+    own = looks_by_method({"mine": "my.Method", "SMI": "SMI", "again": "SMI"})
+    assert own["SMI"] == look(0)
+    assert len(set(own.values())) == 3

@@ -20,7 +20,7 @@ def test_tsne_shows_every_image_with_its_class(trained):
         embed(np.zeros((3, 4), dtype=np.float32))
 
 
-def test_no_labels_is_a_sentence(trained, tmp_path):
+def test_a_dataset_without_labels_is_refused_by_tsne_alone(trained, tmp_path):
     for i in range(80):
         Image.fromarray(np.full((12, 12, 3), i, dtype=np.uint8)).save(tmp_path / f"{i}.png")
     with pytest.raises(UserError, match="have no labels to colour t-SNE by"):

@@ -249,7 +249,7 @@ def test_a_reproduction_page_on_a_phone_and_on_paper(page, tmp_path):
     wait_until(page, "document.querySelector('img.picture').naturalWidth > 0")
     page.click("#tab-verdicts")
     page.click("a[href='#gradient-2']")
-    assert page.evaluate(PANELS) == ["claims"]
+    wait_until(page, f"{PANELS}.join() === 'claims'")
     colours = page.evaluate(
         "[...document.querySelectorAll('#claims .outcome-word')]"
         ".map((e) => getComputedStyle(e).color)"

@@ -199,7 +199,7 @@ def _sample(request: FigureRequest, runs: Mapping[str, Run]) -> "Sample":
         request.images or MAX_IMAGES,
         request.seed,
         request.runtime.num_workers,
-    ).found()
+    ).with_existing_split()
 
 
 def _encoder(request: FigureRequest, run: Run) -> "Pretrained":
@@ -227,7 +227,7 @@ class Figure:
     """Describe a figure and hold the function that draws it.
 
     max_rows: the number of rows of a comparison to show, with the first seed of each; None shows
-    every run of it.
+    all of its runs.
     """
 
     description: str

@@ -72,13 +72,9 @@ def energy_maps(
             figure.add_trace(heatmap, row=row + 1, col=column)
         _add_row_title(figure, captions[row], row + 1)
     figure.update_annotations(selector=lambda note: note.textangle is None, font_size=FONT)
-    sizes = [f"{height} × {width}" for height, width in dict.fromkeys(positions)]
-    size = f", from {' or '.join(sizes)} positions" if sizes else ""
     finish(
         figure,
-        f"{of[0].upper()}{of[1:]} and, over them, the ℓ2 norm over channels of each encoder's "
-        f"{MAP_DESCRIPTION}, enlarged to the image (bilinear{size}) and scaled from its least to "
-        "its most: maps show where, not how much.",
+        _caption(of, positions),
         width=130 + columns * PANEL_SIDE,
         height=70 + rows * PANEL_SIDE,
         axes=False,
@@ -86,6 +82,16 @@ def energy_maps(
     )
     figure.update_layout(margin={"l": 36, "r": 90})
     return figure
+
+
+def _caption(of: str, positions: Sequence[tuple[int, int]]) -> str:
+    sizes = [f"{height} × {width}" for height, width in dict.fromkeys(positions)]
+    size = f", from {' or '.join(sizes)} positions" if sizes else ""
+    return (
+        f"{of[0].upper()}{of[1:]} and, over them, the ℓ2 norm over channels of each encoder's "
+        f"{MAP_DESCRIPTION}, enlarged to the image (bilinear{size}) and scaled from its least to "
+        "its most: maps show where, not how much."
+    )
 
 
 def _grey(image: Tensor) -> NDArray[np.uint8]:

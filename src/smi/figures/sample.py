@@ -50,7 +50,7 @@ class Sample:
             return f"held-out images of {self.data}"
         return f"images of {self.data}, all of which may be trained on"
 
-    def found(self) -> "Sample":
+    def with_existing_split(self) -> "Sample":
         """Return a sample of all images if none are held out, as in a folder without classes."""
         root = Path(self.root) if self.root else None
         try:

@@ -64,18 +64,17 @@ def add_lines(
             without.append(name)
             continue
         hovers = [hover_series_of(run) for run, _ in by_run] if hover_series_of else []
-        if len(by_run) > 1:
-            for i, (run, (x, y)) in enumerate(by_run):
-                figure.add_scatter(
-                    x=x,
-                    y=y,
-                    customdata=hovers[i][1] if hovers else None,
-                    name=plain(f"{name}, seed {run.config['seed']}"),
-                    legendgroup=name,
-                    hovertemplate=hover,
-                    **thin_line(look[name]),
-                    **place,
-                )
+        for i, (run, (x, y)) in enumerate(by_run if len(by_run) > 1 else ()):
+            figure.add_scatter(
+                x=x,
+                y=y,
+                customdata=hovers[i][1] if hovers else None,
+                name=plain(f"{name}, seed {run.config['seed']}"),
+                legendgroup=name,
+                hovertemplate=hover,
+                **thin_line(look[name]),
+                **place,
+            )
         x, y = mean_of([values for _, values in by_run])
         figure.add_scatter(
             x=x,

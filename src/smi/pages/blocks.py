@@ -63,8 +63,8 @@ class Links:
 class TableBlock:
     """Show a table with its title and notes; groups of columns have their titles above them.
 
-    Columns whose group title begins with "here" are bold; those of the other titled groups are
-    shaded. The first cell of a row is its heading.
+    Columns in groups with a title are shaded, or bold if the title begins with "here". The first
+    cell of a row is its heading.
     """
 
     table: Table

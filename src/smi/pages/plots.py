@@ -19,7 +19,7 @@ NUM_DIGITS = 6
 CAPTION = "caption"  # the name of the annotation that holds a figure's caption
 CAPTION_LINE = 17  # pixels, the height of one line of a caption
 CAPTION_MARGIN = 14  # pixels between the caption and the axis
-FIXED_KINDS = ("image", "heatmap", "scatter3d")  # traces whose panels cannot be reshaped
+FIXED_KINDS = ("image", "heatmap", "scatter3d")  # traces in panels of a fixed shape
 
 
 def plot(title: str, figure: Mapping[str, Any], *, max_points: int = MAX_LINE_POINTS) -> Plot:
