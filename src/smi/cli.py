@@ -406,7 +406,7 @@ COMMANDS = (
             flag("--list", "list the names, the runs that each needs, and the scales, and stop"),
             *RUNTIME,
         ),
-        instead={"list": "smi.paper.reproduce:list_items"},
+        instead={"list": "smi.paper.items:list_items"},
         needs={
             "scale": "choose a scale: --scale minutes, hours or paper",
             "out": "name a folder: --out reproduced",

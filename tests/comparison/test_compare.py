@@ -333,7 +333,7 @@ def test_gpu_memory_is_released_before_the_next_run(interrupted, tmp_path, monke
 
     monkeypatch.setattr(smi.comparison.compare, "evaluate", evaluate)
     monkeypatch.setattr(
-        smi.comparison.compare, "give_back", lambda device: events.append("release")
+        smi.comparison.compare, "release_memory", lambda device: events.append("release")
     )
     monkeypatch.setattr(smi.comparison.compare, "call", train)
     with pytest.raises(ComparisonStopped):
@@ -382,7 +382,8 @@ def test_another_configuration_is_refused_and_named(interrupted, capfd):
     out, _, (_, before) = interrupted
     shorter = LONG | {"overrides": LONG["overrides"] | {"epochs": 3}}
     with pytest.raises(
-        UserError, match=r"^SMI, seed 0: .* with a different configuration \(epochs: 8 there, 3 "
+        UserError,
+        match=r"^SMI, seed 0: .* with a different configuration \(epochs is 8 in the folder, 3 ",
     ):
         compare(["SMI", "BarlowTwins"], seeds=2, out=out, **shorter)
     assert capfd.readouterr().out == ""
@@ -421,7 +422,7 @@ def test_a_sweep_in_which_a_run_fails(tmp_path, capsys, smi_here):
     assert result.returncode != 0
     assert "1 of 3 runs failed" in result.stderr
     assert "failed: support.homemade.Agreement, fails_at=0.0, seed 0: " in result.stdout
-    assert f"in {tmp_path / 'c'}: table.md" in result.stdout
+    assert f"written to {tmp_path / 'c'}: table.md" in result.stdout
 
 
 def run_status(folder: str) -> str:
@@ -518,7 +519,7 @@ def test_how_runs_are_launched_is_part_of_their_command(tmp_path):
         (["digits", "--methods", "SMI", "--protocol", "knnn"], "did you mean knn?"),
         (["digits", "--methods", "SMI", "--encoder", "resnet5"], "did you mean resnet50?"),
         (["digits", "--methods", "SMI", "--batch-size", "5000"], "make the batch smaller"),
-        (["digits", "--methods", "SMI", "--data", "nowhere"], "there is no set or folder"),
+        (["digits", "--methods", "SMI", "--data", "nowhere"], "there is no dataset or folder"),
         (["digits", "--methods", "SMI", "--log-to", "paper"], "there is no logger"),
     ],
 )

@@ -32,15 +32,14 @@ def test_a_sweep_is_drawn_against_its_values(values, positions, scores, labels):
     assert f"Differences are to A {values[1]}, paired by seed" in figure.layout.annotations[-1].text
 
 
-@pytest.mark.parametrize(("narrow", "columns"), [(False, 2), (True, 1)])
-def test_without_a_sweep_rows_are_listed(narrow, columns):
+def test_without_a_sweep_rows_are_listed():
     rows = (make_row("SMI", {0: 0.9, 1: 0.8}), make_row("BarlowTwins", {0: 0.7, 1: 0.9}))
-    figure = draw_comparison(Comparison(rows, (0, 1), None, {}), narrow=narrow)
+    figure = draw_comparison(Comparison(rows, (0, 1), None, {}))
     scores = figure.data[:2]
     assert [trace.y[0] for trace in scores] == ["SMI", "Barlow Twins"]
     assert [trace.x[0] for trace in scores] == pytest.approx([85, 80])
     assert [trace.text[0].split(",")[0] for trace in scores] == ["SMI: 85.00", "BarlowTwins: 80.00"]
-    assert len({axis.domain[0] for axis in figure.select_xaxes()}) == columns
+    assert len({axis.domain[0] for axis in figure.select_xaxes()}) == 2
     titles = [axis.title.text for axis in figure.select_xaxes()]
     assert titles == [
         "kNN, %",
@@ -70,14 +69,10 @@ def test_a_dataset_name_that_is_not_text(tmp_path):
 def test_the_page_fits_a_telephone_and_names_are_not_html(page, tmp_path):
     sweep = make_sweep((0.001, 0.1), methods=("A", "<i>B&amp;</i>"))
     write_figure(sweep, tmp_path / "figure.html")
-    page.set_default_timeout(120_000)  # a machine may be busy
-    page.goto((tmp_path / "figure.html").as_uri())
-    page.wait_for_selector(".legendtext")
-    for width, figure_width, columns in ((1000, 900, 2), (390, 380, 1)):
+    for width, columns in ((1000, 2), (390, 1)):
         page.set_viewport_size({"width": width, "height": 700})
-        page.wait_for_function(
-            f"document.querySelector('.main-svg').clientWidth === {figure_width}"
-        )
+        page.goto((tmp_path / "figure.html").as_uri())
+        page.wait_for_selector(".legendtext")
         assert page.locator(".legendtext").all_text_contents() == ["A", "<i>B&amp;</i>"]
         lefts = page.evaluate(
             "[...document.querySelectorAll('.draglayer .nsewdrag')]"

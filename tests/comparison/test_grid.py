@@ -13,7 +13,7 @@ from smi.comparison.grid import check_same, plan_grid
 from smi.config.schema import plain
 from smi.data import Batches, load
 from smi.errors import UserError
-from smi.runs.restore import create, create_views
+from smi.runs.restore import build_method, build_views
 
 TESTS = Path(__file__).parents[1]
 SWEEP = "redundancy_weight=0.01,1"
@@ -70,9 +70,9 @@ def test_methods_are_paired(grid):
     store = load("digits", "pretrain")
     inputs: dict[int, list[list[torch.Tensor]]] = {0: [], 1: []}
     for run in runs:
-        method = create(run.config, len(store))
+        method = build_method(run.config, len(store))
         batch = Batches(store, 32, seed=run.config.seed).batch(3)
-        views = create_views(run.config, method)(batch.images, batch.generator())
+        views = build_views(run.config, method)(batch.images, batch.generator())
         inputs[run.seed].append([batch.index, *views[:2], *method.encoder.state_dict().values()])
     for first, *others in inputs.values():
         for other in others:
@@ -175,7 +175,7 @@ def test_a_folder_with_another_run_is_refused(grid):
     with pytest.raises(UserError, match=r"SMI, seed 0: .*\(num_images: 512 there, 500 now\)"):
         check_same(run, 500)
     longer = replace(run, config=replace(run.config, epochs=run.config.epochs + 1))
-    with pytest.raises(UserError, match=r"different configuration \(epochs: .*another --out"):
+    with pytest.raises(UserError, match=r"different configuration \(epochs is .*another --out"):
         check_same(longer, 512)
 
 

@@ -12,7 +12,7 @@ from smi.data import Batches, load
 from smi.losses import SMILoss, Terms
 from smi.methods import METHOD_NAMES, Method, Output
 from smi.nn import create_encoder, mlp
-from smi.runs.restore import create, create_views
+from smi.runs.restore import build_method, build_views
 
 TESTS = Path(__file__).parents[1]
 
@@ -38,9 +38,9 @@ def calls(monkeypatch):
 def test_networks_are_called_once_and_not_timed(name, calls):
     store = load("digits", "pretrain")
     config = resolve("digits", {"method": name, "encoder": "support.homemade.Net"})
-    method = create(config, len(store))
+    method = build_method(config, len(store))
     batch = Batches(store, 16, seed=0).batch(0)
-    views = create_views(config, method)(batch.images, batch.generator())
+    views = build_views(config, method)(batch.images, batch.generator())
     calls.clear()  # creating an encoder calls it too
     method(views, batch)
     num_calls = len(calls)

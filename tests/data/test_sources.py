@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from smi.data import load
-from smi.data.sources import ARCHIVES, NAMES, resolve
+from smi.data.sources import ARCHIVES, DATASET_NAMES, dataset_label, resolve
 from smi.errors import UserError
 from support.pictures import Draw
 
@@ -142,5 +142,12 @@ def test_a_name_wins_over_a_folder(
 
 
 def test_checksums_look_like_checksums() -> None:
-    assert set(ARCHIVES) < set(NAMES)
+    assert set(ARCHIVES) < set(DATASET_NAMES)
     assert all(len(archive.md5) == hashlib.md5().digest_size * 2 for archive in ARCHIVES.values())
+
+
+def test_the_label_of_a_folder_cannot_be_taken_for_a_dataset(tmp_path, monkeypatch):
+    assert dataset_label("cifar10") == "cifar10"
+    assert dataset_label(tmp_path / "cifar10") == "cifar10/"
+    monkeypatch.chdir(tmp_path)
+    assert dataset_label(".") == f"{tmp_path.name}/"

@@ -29,7 +29,8 @@ TINY = {
     "encoder": "support.homemade.Net",
     "batch_size": 64,
     "epochs": 1,
-    "settings": {"method.widths": "[16, 16]", "log.probe_images": 200},
+    "method.widths": "[16, 16]",
+    "log.probe_images": 200,
 }
 
 
@@ -47,7 +48,7 @@ def trained(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(TESTS)
         return [
-            smi.pretrain("digits", out=folder / method, method=method, **TINY).folder
+            smi.pretrain("digits", out=folder / method, method=method, overrides=TINY).folder
             for method in ("SMI", "BarlowTwins")
         ]
 
@@ -286,7 +287,7 @@ def test_stamps_differ_only_where_something_does(run, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "smi.evaluation.labelled.load",
-            lambda *words, **more: load(*words, **more, largest_cache=0),
+            lambda *words, **more: load(*words, **more, max_cache_bytes=0),
         )
         streamed = evaluate([run], data=data, protocols=["knn"]).rows[0].results[0]
     assert cached == streamed  # found again under its stamp

@@ -95,8 +95,8 @@ def test_labels_come_with_their_images(store):
     torch.testing.assert_close(h, pixels(store))
 
 
-@pytest.mark.parametrize("largest_cache", [0, 10**9])
-def test_the_image_that_replaces_a_bad_file_has_its_own_label(tmp_path, largest_cache):
+@pytest.mark.parametrize("max_cache_bytes", [0, 10**9])
+def test_the_image_that_replaces_a_bad_file_has_its_own_label(tmp_path, max_cache_bytes):
     """This holds for cached and for streamed files."""
     for name, files in (("a", 8), ("b", 8)):
         (tmp_path / "set" / "train" / name).mkdir(parents=True)
@@ -108,7 +108,7 @@ def test_the_image_that_replaces_a_bad_file_has_its_own_label(tmp_path, largest_
         tmp_path / "set",
         resolution=8,
         cache=tmp_path / "cache",
-        largest_cache=largest_cache,
+        max_cache_bytes=max_cache_bytes,
         num_workers=1,
     )
     h, labels = extract_labelled(nn.Flatten(), store, mean=(0, 0, 0), std=(1, 1, 1), batch_size=5)

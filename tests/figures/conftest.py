@@ -20,7 +20,7 @@ def trained(tmp_path_factory):
     """Return the folders of two tiny runs on digits."""
     folder = tmp_path_factory.mktemp("runs")
     for method in ("SMI", "BarlowTwins"):
-        smi.pretrain("digits", out=folder / method, method=method, settings=SETTINGS, **OURS)
+        smi.pretrain("digits", out=folder / method, method=method, overrides=OURS | SETTINGS)
     return [folder / "SMI", folder / "BarlowTwins"]
 
 

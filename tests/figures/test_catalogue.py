@@ -10,11 +10,11 @@ import pytest
 from plotly import graph_objects as go
 
 from smi.cli import main
-from smi.comparison.comparison import Comparison, Row, Trained
+from smi.comparison.comparison import Comparison, Row, TrainedRun
 from smi.errors import UserError
 from smi.figures import catalogue
 from smi.figures.catalogue import FIGURES, list_figures, runs_by_dataset, write_figure
-from smi.paper.tables import print_table
+from smi.paper.tables import make_table
 from support.made_up import write_run
 from support.made_up_page import page_data
 
@@ -41,7 +41,9 @@ def comparison(seeds, tmp_path):
             None,
             m,
             tuple(
-                Trained(s, f"before/runs/{m}/seed-{s}", "", failed="NaN" * (m == "SMI" and s == 0))
+                TrainedRun(
+                    s, f"before/runs/{m}/seed-{s}", "", failed="NaN" * (m == "SMI" and s == 0)
+                )
                 for s in range(3)
             ),
         )
@@ -65,8 +67,7 @@ def test_a_comparison_stands_for_its_finished_runs(comparison, tmp_path, capsys,
     names = [[str(run.folder.relative_to(comparison / "runs")) for run in runs] for runs in taken]
     assert names[0] == [f"{m}/seed-{s}" for m in ("SMI", "BarlowTwins") for s in range(3)][1:]
     assert names[1] == ["SMI/seed-1", "BarlowTwins/seed-0"]  # figures that take long: first seeds
-    print_table(3, [comparison])
-    assert "71.0 ± 2.5 (3)" in capsys.readouterr().out
+    assert "71.0 ± 2.5 (3)" in make_table("3", [comparison]).text()
     (comparison / "comparison.json").write_text("{}")
     with pytest.raises(UserError, match="does not describe a comparison"):
         write_figure("ratio", [comparison], tmp_path / "x.html")

@@ -8,7 +8,7 @@ import pytest
 from smi.errors import UserError
 from smi.figures.eigenspectrum import cumulative_variance, draw_shares
 from smi.figures.variance_violin import draw_variances, relative_variance
-from smi.runs.names import called
+from smi.runs.names import name_runs
 from support.figures import draw, trace
 
 
@@ -46,7 +46,7 @@ def test_eigenspectrum_and_violin_of_runs(trained):
 
 
 def test_features_of_seeds_are_averaged_or_pooled(seeds):
-    runs = called(seeds)
+    runs = name_runs(seeds)
     shares = {name: np.linspace(0.5 + i / 100, 1, 4) for i, name in enumerate(runs)}
     figure = draw_shares(runs, shares, 100, of="images")
     assert [t.name for t in figure.data if t.showlegend is not False] == [

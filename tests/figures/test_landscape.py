@@ -12,7 +12,7 @@ from smi.config.resolve import resolve
 from smi.errors import UserError
 from smi.figures import landscape as land
 from smi.losses.smi import dependency, smi_loss
-from smi.runs.restore import create, create_views
+from smi.runs.restore import build_method, build_views
 from support.figures import caption, draw
 
 
@@ -55,11 +55,14 @@ def test_landscape_shows_real_pairs_of_a_run(trained):
 
 def test_pairs_use_float64_only_on_the_cpu(trained, on_mps):
     config = resolve(trained[0] / "config.yaml")
-    method, images = create(config, 256), torch.randint(0, 256, (12, 3, 8, 8), dtype=torch.uint8)
-    expected = land.positive_pairs(method, create_views(config, method), images)
+    method, images = (
+        build_method(config, 256),
+        torch.randint(0, 256, (12, 3, 8, 8), dtype=torch.uint8),
+    )
+    expected = land.positive_pairs(method, build_views(config, method), images)
     method.projector.register_forward_hook(lambda module, inputs, z: on_mps(z))
     np.testing.assert_allclose(
-        land.positive_pairs(method, create_views(config, method), images).rho, expected.rho
+        land.positive_pairs(method, build_views(config, method), images).rho, expected.rho
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from smi.errors import UserError
 from smi.figures.curves import loss
-from smi.runs.names import called
+from smi.runs.names import name_runs
 from smi.runs.run import Run
 from support.figures import caption, draw, trace
 from support.made_up import write_run
@@ -54,13 +54,13 @@ def test_seeds_are_thin_lines_and_their_mean_with_one_legend_entry(seeds, name):
 
 
 def test_the_loss_of_one_row_is_unscaled_and_that_of_several_rows_is_scaled(seeds):
-    alone = loss(called(seeds[:3]))
+    alone = loss(name_runs(seeds[:3]))
     mean = trace(alone, "SMI")
     np.testing.assert_allclose(
         mean.y, np.mean([[line["loss"] for line in run.metrics()] for run in seeds[:3]], axis=0)
     )
     assert alone.layout.yaxis.title.text == "loss"
-    both = loss(called(seeds))
+    both = loss(name_runs(seeds))
     assert [t.name for t in both.data if t.showlegend] == ["SMI", "Barlow Twins"]
     thin = [t for t in both.data if t.showlegend is False]
     assert len(thin) == 6
@@ -84,7 +84,7 @@ def test_a_swept_setting_tells_runs_apart(tmp_path):
                 config.read_text().replace("name: SimCLR", f"name: SimCLR\n  temperature: {value}")
             )
     runs = [Run(run.folder) for run in runs]
-    assert list(called(runs))[:2] == [
+    assert list(name_runs(runs))[:2] == [
         "SimCLR, temperature=0.1, seed 0",
         "SimCLR, temperature=0.1, seed 1",
     ]

@@ -4,8 +4,8 @@ import pytest
 
 from smi.errors import UserError
 from smi.figures.style import DASHES, look, looks, looks_by_method
-from smi.methods import HOMES
-from smi.runs.names import called
+from smi.methods import METHOD_NAMES
+from smi.runs.names import name_runs
 from smi.runs.run import Run
 from support.figures import caption, draw
 from support.made_up import write_run
@@ -13,7 +13,7 @@ from support.made_up import write_run
 
 def test_runs_look_the_same_everywhere_and_differ_without_colour(pair, tmp_path):
     sweep = [write_run(tmp_path / str(weight), weight=weight) for weight in (0.001, 0.1, 1.0)]
-    names = called([*pair, *sweep])
+    names = name_runs([*pair, *sweep])
     assert list(names) == [
         "SMI, λ = 0.01",
         "Barlow Twins",
@@ -34,13 +34,13 @@ def test_runs_look_the_same_everywhere_and_differ_without_colour(pair, tmp_path)
 
 def test_names_tell_runs_apart(tmp_path):
     runs = [write_run(tmp_path / "x" / str(seed), seed=seed) for seed in (0, 1)]
-    assert list(called(runs)) == ["SMI, seed 0", "SMI, seed 1"]
+    assert list(name_runs(runs)) == ["SMI, seed 0", "SMI, seed 1"]
     same = [write_run(tmp_path / name) for name in ("one", "two")]
-    assert list(called(same)) == ["SMI, one", "SMI, two"]
+    assert list(name_runs(same)) == ["SMI, one", "SMI, two"]
     other = write_run(tmp_path / "other", data="cifar10")
-    assert list(called([runs[0], other])) == ["SMI, digits", "SMI, cifar10"]
+    assert list(name_runs([runs[0], other])) == ["SMI, digits", "SMI, cifar10"]
     with pytest.raises(UserError, match="given twice"):
-        called([runs[0], Run(runs[0].folder)])
+        name_runs([runs[0], Run(runs[0].folder)])
 
 
 def test_names_are_escaped(tmp_path):
@@ -51,8 +51,8 @@ def test_names_are_escaped(tmp_path):
 
 
 def test_a_method_looks_like_its_position_in_the_list_of_methods():
-    found = looks_by_method({name: name for name in reversed(HOMES)})
-    assert found == {name: look(number) for number, name in enumerate(HOMES)}
+    found = looks_by_method({name: name for name in reversed(METHOD_NAMES)})
+    assert found == {name: look(number) for number, name in enumerate(METHOD_NAMES)}
     own = looks_by_method({"mine": "my.Method", "SMI": "SMI", "again": "SMI"})
     assert own["SMI"] == look(0)
     assert len(set(own.values())) == 3

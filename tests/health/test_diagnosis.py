@@ -74,7 +74,7 @@ HEALTHY = [line(i) for i in range(1, 101)]
 
 def test_the_fixture_has_the_files_of_a_real_run(run, tmp_path):
     folder = run(HEALTHY)
-    real = smi.pretrain("digits", out=tmp_path / "real", epochs=1)
+    real = smi.pretrain("digits", out=tmp_path / "real", overrides={"epochs": 1})
     written = Run(folder)
     assert set(written.config) == set(real.config)
     assert set(written.about) <= set(real.about)

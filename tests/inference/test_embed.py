@@ -41,7 +41,7 @@ def test_embed_from_the_command_line(encoder, folder, home):
     assert result.returncode == 0, result.stderr
     assert result.stderr == (
         "warning: 1 file cannot be read as an image and is left out: "
-        "broken.jpg (not an image in a format that is read here)\n"
+        "broken.jpg (not an image in a supported format)\n"
     )
     line, speed = result.stdout.rstrip("\n").split("; ")
     assert line == "features.npz: 8 images × 8 features of net.safetensors (SMI, epoch 15)"
@@ -270,7 +270,7 @@ EMBED = ("embed", "net.safetensors", "--data", "flat", "--out", "features.npz")
     [
         (but(EMBED, 1, "nowhere"), "there is no run or encoder nowhere"),
         (but(EMBED, 1, "flat"), "flat is not a run"),
-        (but(EMBED, "--data", "nowhere"), "there is no set or folder 'nowhere'"),
+        (but(EMBED, "--data", "nowhere"), "there is no dataset or folder 'nowhere'"),
         (but(EMBED, "--data", "empty"), "holds no files named like images"),
         (but(EMBED, "--data", "bad"), "none of the 3 files in"),
         (but(EMBED, "--out", "features.csv"), "must end in one of these, not 'features.csv'"),

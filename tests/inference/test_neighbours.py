@@ -18,7 +18,7 @@ from smi.inference.neighbours import Neighbour, neighbours
 from smi.inference.sheet import (
     CAPTION_HEIGHT,
     HEADER_HEIGHT,
-    INK,
+    INK_COLOUR,
     MAX_COLUMNS,
     QUERY_GAP,
     ROW_GAP,
@@ -156,7 +156,9 @@ def test_the_sheet_shows_the_images(pixels, tmp_path):
         tile(SHEET_MARGIN), np.asarray(Image.open("query.png")).repeat(16, 0).repeat(16, 1)
     )
     assert (
-        tuple(sheet[top - 3, SHEET_MARGIN]) == tuple(sheet[top + 50, SHEET_MARGIN - 3]) == INK
+        tuple(sheet[top - 3, SHEET_MARGIN])
+        == tuple(sheet[top + 50, SHEET_MARGIN - 3])
+        == INK_COLOUR
     )  # its frame
     for column, one in enumerate(found):
         shown = tile(SHEET_MARGIN + TILE_SIDE + QUERY_GAP + column * (TILE_SIDE + TILE_GAP))
@@ -268,7 +270,7 @@ NEIGHBOURS = (
     ("arguments", "sentence"),
     [
         (but(NEIGHBOURS, 1, "nowhere"), "there is no run or encoder nowhere"),
-        (but(NEIGHBOURS, "--data", "nowhere"), "there is no set or folder 'nowhere'"),
+        (but(NEIGHBOURS, "--data", "nowhere"), "there is no dataset or folder 'nowhere'"),
         (but(NEIGHBOURS, "--data", "empty"), "holds no files named like images"),
         (but(NEIGHBOURS, "--data", "bad"), "none of the 3 files in"),
         (
@@ -277,7 +279,7 @@ NEIGHBOURS = (
         ),
         (
             but(NEIGHBOURS, "--query", "bad/0.png"),
-            "bad/0.png cannot be read: not an image in a format that is read here",
+            "bad/0.png cannot be read: not an image in a supported format",
         ),
         (but(NEIGHBOURS, "--out", "sheet.jpg"), "must end in .png"),
         (but(NEIGHBOURS, "--out", "nowhere/sheet.png"), "there is no folder nowhere"),

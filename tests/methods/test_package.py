@@ -52,7 +52,7 @@ assert find_method("madeup") is MadeUp and smi.methods.MadeUp is MadeUp
 assert "MadeUp" in list_methods().text() and "strength" in describe_method("MadeUp").text()
 config = resolve("digits", {"method": "madeup", "method.strength": 3.0})
 assert config.method == {"name": "MadeUp", "strength": 3.0}
-run = smi.pretrain("digits", out="run", epochs=1, method="madeup")
+run = smi.pretrain("digits", out="run", overrides={"epochs": 1}, method="madeup")
 description = MethodDescription.parse(run.about["method"])
 assert description.loss_range == (0.0, 2.0) and description.display_name == "MadeUp"
 from smi.health import diagnose

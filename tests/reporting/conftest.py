@@ -11,6 +11,9 @@ from smi.evaluation.evaluate import evaluate
 from smi.reporting.report import report
 
 SETTINGS = {
+    "encoder": "resnet-small",
+    "epochs": 1,
+    "batch_size": 64,
     "method.widths": [32, 32],
     "encoder.channels": [8, 8, 16, 16],
     "views.size": 16,
@@ -30,12 +33,9 @@ def compared(tmp_path_factory):
             "digits",
             out=first,
             method=method,
-            encoder="resnet-small",
-            epochs=1,
-            batch_size=64,
-            settings=SETTINGS,
+            overrides=SETTINGS,
         )
-        results = evaluate([first], protocols=["knn", "linear-cached"])[0][1]
+        results = evaluate([first], protocols=["knn", "linear-cached"]).rows[0].results
         shutil.copytree(first, second)
         config = yaml.safe_load((second / "config.yaml").read_text())
         (second / "config.yaml").write_text(yaml.safe_dump(config | {"seed": 1}))

@@ -69,7 +69,7 @@ def test_a_report_of_two_runs_has_every_part(runs, tmp_path, capsys):
     data = read_data(page)
     (sample,) = data["samples"].values()  # both runs show the same images
     assert len(sample["names"]) == len(sample["pictures"]) == 183
-    assert [len(cloud["places"]) for cloud in data["clouds"]] == [183, 183]
+    assert [len(cloud["points"]) for cloud in data["clouds"]] == [183, 183]
     assert sample["classes"] == [str(digit) for digit in range(10)]
     captions = re.findall(r"<p>M = ([−\d.]+), ρ", page)
     dependencies = [float(number.replace("−", "-")) for number in captions]
@@ -169,7 +169,7 @@ def test_every_part_says_so_if_an_encoder_diverged(runs, tmp_path):
     for start, words in (
         ("Not in “Eigenspectrum of the features”: SMI. ", "not finite"),
         ("Not in “Variance of each feature”: SMI. ", "not finite"),
-        ("Embeddings of SMI are ", "training diverged"),
+        ("The embeddings of SMI are ", "so there are no pairs to show"),
         ("Features are not finite, so images have no nearest neighbours", "training diverged"),
         ("", "t-SNE has nothing to arrange"),
         ("", "so they have no energy"),
@@ -190,7 +190,7 @@ def test_names_that_are_not_text(runs, tmp_path):
             picture.save(place / f"{i}\udcfe.png")
     except OSError:
         pytest.skip("this file system requires names to be text")
-    evaluate(runs[:1], protocols=["knn"], data=folder, num_workers=1)
+    evaluate(runs[:1], protocols=["knn"], data=folder, runtime=ONE_WORKER)
     out = report(runs[:1], tmp_path / "report.html", data=folder, runtime=ONE_WORKER)
     page = out.read_text(encoding="utf-8")
     (sample,) = read_data(page)["samples"].values()
@@ -250,7 +250,7 @@ def test_thinning_leaves_fewer_images_in_the_cloud(compared):
         assert len(sample.names) == count
         chooser = next(block for block in built.tabs["Features"] if hasattr(block, "options"))
         (cloud,) = chooser.options["SMI"]
-        assert [place[2] for place in cloud.places] == list(range(0, 10, thinning))
+        assert [point[2] for point in cloud.points] == list(range(0, 10, thinning))
         assert ("One in 4 is shown" in cloud.caption) == (thinning == 4)
 
 

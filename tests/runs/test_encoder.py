@@ -177,7 +177,7 @@ def test_the_default_resolution_is_the_image_size(tmp_path):
         (torch.zeros(3, 8, 9, dtype=torch.uint8), "not uint8 [3, 8, 9]"),
         ("nowhere.png", "nowhere.png cannot be read: No such file or directory"),
         (Path("empty.png"), "empty.png cannot be read: empty file"),
-        ("text.jpg", "text.jpg cannot be read: not an image in a format that is read here"),
+        ("text.jpg", "text.jpg cannot be read: not an image in a supported format"),
         ("cut.png", "cut.png cannot be read: "),
         (["whole.png", "."], ". cannot be read: Is a directory"),
     ],

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from smi.runs.names import method_of, spelt
+from smi.runs.names import display_row_name, method_name
 from support.made_up import write_run
 
 
@@ -18,9 +18,9 @@ from support.made_up import write_run
     ],
 )
 def test_methods_have_display_names(method, name, tmp_path):
-    assert method_of(write_run(tmp_path / "a", method)) == name
-    assert spelt(f"{method}, redundancy_weight=0.1") == f"{name}, λ = 0.1"
-    assert spelt(method) == name
+    assert method_name(write_run(tmp_path / "a", method)) == name
+    assert display_row_name(f"{method}, redundancy_weight=0.1") == f"{name}, λ = 0.1"
+    assert display_row_name(method) == name
 
 
 def test_the_name_that_a_run_recorded_comes_first(tmp_path):
@@ -29,4 +29,4 @@ def test_the_name_that_a_run_recorded_comes_first(tmp_path):
     (run.folder / "run.json").write_text(
         json.dumps(facts | {"method": {"display_name": "Their Method"}})
     )
-    assert method_of(run) == "Their Method"
+    assert method_name(run) == "Their Method"

@@ -48,7 +48,7 @@ from smi.runs.restore import build_method, load_method, load_views
 from smi.runs.run import Run
 from smi.terminal import duration, is_quiet, quietly, say
 from smi.training.loggers import check_loggers
-from smi.training.pretrain import choose, located
+from smi.training.pretrain import absolute_source, choose_recipe_for
 from smi.training.probe import Images
 from smi.training.signals import stop_signals
 
@@ -149,9 +149,11 @@ def compare(
         evaluate([], protocols=protocols, runtime=runtime)  # refuses unknown protocols
         settings = dict(overrides or {})
         if data is not None:
-            settings["data"] = located(data)
+            settings["data"] = absolute_source(data)
         if recipe is None:
-            recipe, chosen = choose(settings, runtime.root, choose_device(runtime.device))
+            recipe, chosen = choose_recipe_for(
+                settings, runtime.root, choose_device(runtime.device)
+            )
             settings = {**chosen, **settings}
         folder = expand(out)
         grid = plan_grid(

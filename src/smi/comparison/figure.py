@@ -19,61 +19,32 @@ from smi.figures.style import (
     frame,
     looks_by_method,
     plain,
+    write_html,
 )
-from smi.files import write_text
-from smi.runs.names import spelt
+from smi.files import write_whole
+from smi.pages.palette import BAR
+from smi.runs.names import display_row_name
 from smi.terminal import printable
 
 WIDE_WIDTH = 900  # pixels of a page
-NARROW_WIDTH = 380  # pixels of a telephone
 ROW_HEIGHT = 30  # pixels of a row in a list
 PANEL_HEIGHT = 250  # pixels of a panel with curves
-BAR_COLOUR = "#bbbbbb"
-
-PAGE = """<!doctype html>
-<html lang="en">
-<head><meta charset="utf-8"><meta name="viewport" content="width=device-width">\
-<title>smi: comparison</title><script>{plotly}</script></head>
-<body style="margin:4px">
-<div id="figure"></div>
-<script>
-const wide = {wide};
-const narrow = {narrow};
-const room = matchMedia("(min-width: 720px)");
-const image = {{format: "svg", filename: "comparison"}};
-const config = {{displaylogo: false, toImageButtonOptions: image}};
-const draw = () => {{
-  const figure = room.matches ? wide : narrow;
-  Plotly.react("figure", figure.data, figure.layout, config);
-}};
-room.addEventListener("change", draw);
-draw();
-</script>
-</body>
-</html>
-"""
 
 
 def write_figure(comparison: Comparison, path: Path) -> None:
-    """Write a page that opens without a network and has one column of panels if it is narrow."""
-    from plotly.offline import get_plotlyjs
-
-    page = PAGE.format(
-        plotly=get_plotlyjs(),
-        wide=draw_comparison(comparison).to_json(),
-        narrow=draw_comparison(comparison, narrow=True).to_json(),
-    )
-    write_text(path, page)
+    """Write a page that shows the comparison and opens without a network."""
+    figure = draw_comparison(comparison)
+    title = "Comparison of " + ", ".join(display_row_name(row.name) for row in comparison.rows)
+    write_whole(path, lambda partial: write_html(figure, partial, title))
 
 
-def draw_comparison(comparison: Comparison, *, narrow: bool = False, costs: bool = True) -> Any:
+def draw_comparison(comparison: Comparison, *, costs: bool = True) -> Any:
     """Return a plotly figure: scores on the left, differences on the right, costs at the bottom.
 
     Methods differ by symbol and dash as well as by colour.
-    narrow: put all panels into one column.
     costs: add panels of time and memory.
     """
-    return ComparisonFigure(comparison, narrow=narrow, costs=costs).draw()
+    return ComparisonFigure(comparison, costs=costs).draw()
 
 
 @dataclass(frozen=True)
@@ -94,16 +65,15 @@ class Panel:
 class ComparisonFigure:
     """Draw the panels of a comparison into one plotly figure."""
 
-    def __init__(self, comparison: Comparison, *, narrow: bool, costs: bool):
+    def __init__(self, comparison: Comparison, *, costs: bool):
         self.comparison = comparison
-        self.narrow = narrow
-        self.num_columns = 1 if narrow or len(comparison.rows) < 2 else 2
+        self.num_columns = 1 if len(comparison.rows) < 2 else 2
         self.panels = self._arrange(costs)
         self.names = [_row_label(row) for row in comparison.rows]
         self.looks: dict[str, Look] = looks_by_method(
             {row.method: row.method for row in comparison.rows}
         )
-        self.width = NARROW_WIDTH if narrow else WIDE_WIDTH
+        self.width = WIDE_WIDTH
         longest = max(len(part) for name in self.names for part in name.split("<br>"))
         self.left = max(LEFT, 14 + round(7.2 * longest))
 
@@ -166,8 +136,7 @@ class ComparisonFigure:
         """Add legend and caption, and set the margins."""
         top = 16
         if self.comparison.swept:  # a legend stands above the panels
-            methods = {row.method for row in self.comparison.rows}
-            top = 24 + 20 * (len(methods) if self.narrow else 1)
+            top = 44
         self.figure.update_layout(
             legend={
                 "orientation": "h",
@@ -279,7 +248,7 @@ class ComparisonFigure:
                 marker=self.looks[method].marker(9, most=0),
                 text=[_hover_text(row.name, estimate) for row, estimate in points],
                 hovertemplate="%{text}<extra></extra>",
-                name=plain(spelt(method)),
+                name=plain(display_row_name(method)),
                 legendgroup=method,
                 showlegend=panel is self.panels[0],
                 cliponaxis=False,
@@ -297,14 +266,14 @@ class ComparisonFigure:
     def _draw_time(self, panel: Panel) -> None:
         """Draw the time of a step as a grey bar, and the loss in it as a black one."""
         rows = self.comparison.rows
-        self._draw_bars(panel, [row.step_ms for row in rows], "step, ms", BAR_COLOUR, 0.62)
+        self._draw_bars(panel, [row.step_ms for row in rows], "step, ms", BAR, 0.62)
         self._draw_bars(panel, [row.loss_ms for row in rows], "the loss in it, ms", "black", 0.24)
         self._finish_bars(panel, "ms per step; black: the loss")
 
     def _draw_memory(self, panel: Panel) -> None:
         """Draw the peak memory as a grey bar."""
         memory = [row.peak_mb for row in self.comparison.rows]
-        self._draw_bars(panel, memory, "peak memory, MB", BAR_COLOUR, 0.62)
+        self._draw_bars(panel, memory, "peak memory, MB", BAR, 0.62)
         self._finish_bars(panel, "peak memory, MB")
 
     def _draw_bars(
@@ -341,7 +310,7 @@ def _caption(comparison: Comparison) -> str:
         sentences = [f"Means over {seeds} seeds with 95 % intervals."]
     if len(comparison.rows) > 1:
         first = comparison.rows[0]
-        name = first.name.replace(first.method, spelt(first.method), 1)
+        name = first.name.replace(first.method, display_row_name(first.method), 1)
         sentences.append(f"Differences are to {name}, paired by seed.")
     protocols = dict.fromkeys(
         f"{result.protocol['name']} on {printable(result.protocol['data'])}"
@@ -361,7 +330,7 @@ def _caption(comparison: Comparison) -> str:
 def _row_label(row: Row) -> str:
     """Return the method of a row, and its swept value if it has one."""
     value = "" if row.value is None else f", {_value_text(row.value)}"
-    return plain(spelt(row.method) + value)
+    return plain(display_row_name(row.method) + value)
 
 
 def _value_text(value: Any) -> str:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from smi.data.batches import Batch as Batch
     from smi.data.batches import Batches as Batches
     from smi.data.decoder import BadFile as BadFile
-    from smi.data.sources import NAMES as NAMES
+    from smi.data.sources import DATASET_NAMES as DATASET_NAMES
     from smi.data.store import Store as Store
     from smi.data.store import load as load
     from smi.data.store import write_bad as write_bad
@@ -22,13 +22,13 @@ _MODULES = {
     "BadFile": "decoder",
     "Batch": "batches",
     "Batches": "batches",
-    "NAMES": "sources",
+    "DATASET_NAMES": "sources",
     "Store": "store",
     "load": "store",
     "write_bad": "store",
 }
 
-__all__ = ["NAMES", "BadFile", "Batch", "Batches", "Store", "load", "write_bad"]
+__all__ = ["DATASET_NAMES", "BadFile", "Batch", "Batches", "Store", "load", "write_bad"]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ from smi.data.decoder import BadFile, ImageInfo
 from smi.data.decoders import num_cores
 from smi.data.download import download
 from smi.data.folders import HELD_OUT_SHARE, MAX_BAD_SHARE, FileSet, Folder, read_folder
-from smi.data.sources import ARCHIVES, NAMES, existing_folder, resolve
+from smi.data.sources import ARCHIVES, DATASET_NAMES, existing_folder, resolve
 from smi.files import cache_home
 from smi.terminal import printable, quietly
 
@@ -47,7 +47,7 @@ def describe_data(
     quiet: print neither progress nor status.
     """
     with quietly(quiet):
-        if target in NAMES:
+        if target in DATASET_NAMES:
             return describe_dataset(str(target), root)
         return describe_folder(existing_folder(target))
 

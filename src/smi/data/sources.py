@@ -82,7 +82,7 @@ ARCHIVES = {
         "imagewoof2-320",
     ),
 }
-NAMES = ("digits", *ARCHIVES, "imagenet")
+DATASET_NAMES = ("digits", *ARCHIVES, "imagenet")
 ARRAY_DATASETS = ("digits", "cifar10", "cifar100", "stl10")  # stored as arrays, not as files
 
 CIFAR10_CLASSES = (
@@ -171,7 +171,12 @@ def existing_folder(target: str | Path) -> Path:
     if folder.exists():
         raise UserError(f"{folder} is a file: give the folder that holds the images")
     name = os.fspath(target)
-    raise UserError(f"there is no dataset or folder {name!r}: {suggest(name, NAMES)}")
+    raise UserError(f"there is no dataset or folder {name!r}: {suggest(name, DATASET_NAMES)}")
+
+
+def dataset_label(source: str | Path) -> str:
+    """Return a dataset's name, or a folder's name with a slash: a folder may be called cifar10."""
+    return str(source) if str(source) in DATASET_NAMES else f"{expand(source).resolve().name}/"
 
 
 def find_dataset(name: str, root: Path | None = None) -> Path:

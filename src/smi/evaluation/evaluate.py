@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from smi.data.sources import dataset_label
 from smi.device import Runtime, describe_device, versions
 from smi.errors import UserError
 from smi.evaluation.features import PIXELS_SIDE
-from smi.evaluation.labelled import LabelledData, LabelledSource, data_name
+from smi.evaluation.labelled import LabelledData, LabelledSource
 from smi.evaluation.protocols import PROTOCOLS, Case, Subject, choose_protocols
 from smi.evaluation.results import (
     RAW_PIXELS,
@@ -153,7 +154,7 @@ def stored(
             for result in read_all(_results_home(path))
             if result.protocol["name"] in names
             and result.subject in subjects
-            and (data is None or result.protocol["data"] == data_name(data))
+            and (data is None or result.protocol["data"] == dataset_label(data))
         ]
         if not results:
             raise UserError(f"{path} has no such results yet: run `smi evaluate {path}`")

@@ -12,14 +12,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from smi.data import NAMES, Store, load
+from smi.data import Store, load
 from smi.data.folders import FileSet
-from smi.data.sources import ImageSet, resolve
+from smi.data.sources import ImageSet, dataset_label, resolve
 from smi.data.subset import Subset
 from smi.errors import UserError
 from smi.evaluation.accuracy import TOP_RANK
 from smi.evaluation.features import labels_of
-from smi.files import expand
 from smi.seeds import derive
 
 NUM_HASHED_IMAGES = 64  # images of each split that are hashed to identify the dataset
@@ -131,9 +130,9 @@ class LabelledSource:
         labels_of(train)  # missing labels are reported before a missing test split
         test = open_split("val", "test")
         if self._images is not None:
-            train = self._draw(train, data_name(data))
+            train = self._draw(train, dataset_label(data))
             described["train"] |= {"images": self._images, "drawn with seed": self._seed}
-        return LabelledData(data_name(data), train, test, images=described, seed=self._seed)
+        return LabelledData(dataset_label(data), train, test, images=described, seed=self._seed)
 
     def _draw(self, train: Store, name: str) -> Store:
         """Draw the requested number of training images."""
@@ -151,11 +150,6 @@ class LabelledSource:
 
     def __exit__(self, *details: object) -> None:
         self._stack.close()
-
-
-def data_name(data: str | Path) -> str:
-    """Return the name of a dataset, or that of a folder with a slash: it may be called cifar10."""
-    return str(data) if str(data) in NAMES else f"{expand(data).resolve().name}/"
 
 
 def _fingerprint(images: ImageSet) -> str:

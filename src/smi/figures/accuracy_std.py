@@ -14,7 +14,14 @@ from smi.errors import UserError
 from smi.figures.scores import comparable, top1
 from smi.figures.series import last_epoch
 from smi.figures.style import FONT, Look, finish, frame, legend, looks, plain
-from smi.runs.names import about_seeds, by_seed, firsts, method_of, setting, weight_of
+from smi.runs.names import (
+    first_runs,
+    method_name,
+    named_seed_groups,
+    redundancy_weight_of,
+    seed_caption,
+    shared_settings,
+)
 from smi.runs.run import Run
 
 HOVER = (
@@ -46,16 +53,16 @@ def accuracy_std(runs: Mapping[str, Run], *, data: str | None = None) -> go.Figu
             f"seed {run.config['seed']}",
             last_epoch(run, "feature_std"),
             100 * top1(results[name]),
-            weight_of(run),
+            redundancy_weight_of(run),
             str(run.folder),
         )
         for name, run in runs.items()
     }
-    groups = by_seed(runs)
-    look = looks(firsts(groups))
+    groups = named_seed_groups(runs)
+    look = looks(first_runs(groups))
     methods: dict[str, list[str]] = {}
     for name, seeds in groups.items():
-        methods.setdefault(method_of(seeds[0]), []).append(name)
+        methods.setdefault(method_name(seeds[0]), []).append(name)
     figure = go.Figure()
     for method, names in methods.items():
         style = look[names[0]]
@@ -66,10 +73,10 @@ def accuracy_std(runs: Mapping[str, Run], *, data: str | None = None) -> go.Figu
     _widen_axes(figure)
     legend(figure)
     first = next(iter(results.values()))
-    seeds_note = about_seeds(groups, "Small: each seed; large: their mean")
+    seeds_note = seed_caption(groups, "Small: each seed; large: their mean")
     return finish(
         figure,
-        f"Accuracy against feature std ({setting(runs.values())}). λ is the redundancy weight. "
+        f"Accuracy against feature std ({shared_settings(runs.values())}). λ is the redundancy weight. "
         f"{first.protocol['name']} on {first.protocol['data']}: {first.sentence}.{seeds_note}",
     )
 

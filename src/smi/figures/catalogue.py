@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smi.data.sources import dataset_label
 from smi.device import Runtime
 from smi.errors import UserError
 from smi.files import disk_errors, expand, write_whole
 from smi.runs.collect import collect_runs
-from smi.runs.names import called, data_of, names_of
+from smi.runs.names import dataset_name, name_runs, run_names
 from smi.runs.run import Run
 from smi.terminal import printable, quietly, say, suggest
 
@@ -39,7 +40,7 @@ class FigureRequest:
 
     def named_runs(self) -> dict[str, Run]:
         """Return the runs by their display names; a run that is given twice is an error."""
-        return called(self.runs)
+        return name_runs(self.runs)
 
     def root_of(self, run: Run) -> Path | None:
         """Return the folder of named datasets: the requested one, or that of the run."""
@@ -49,10 +50,10 @@ class FigureRequest:
 
 def runs_by_dataset(runs: Sequence[Run]) -> dict[str, dict[str, Run]]:
     """Return the runs of each dataset by display names that are the same for all datasets."""
-    called(runs)  # refuses a run that is given twice
+    name_runs(runs)  # refuses a run that is given twice
     datasets: dict[str, dict[str, Run]] = {}
-    for name, run in zip(names_of(runs, by_data=False), runs, strict=True):
-        datasets.setdefault(data_of(run), {})[name] = run
+    for name, run in zip(run_names(runs, by_data=False), runs, strict=True):
+        datasets.setdefault(dataset_name(run), {})[name] = run
     return datasets
 
 
@@ -79,9 +80,13 @@ def _ratio(request: FigureRequest) -> Any:
 
 def _accuracy_std(request: FigureRequest) -> Any:
     from smi.figures.accuracy_std import accuracy_std
-    from smi.figures.scores import requested_dataset
 
-    return accuracy_std(request.named_runs(), data=requested_dataset(request.data))
+    return accuracy_std(request.named_runs(), data=_label(request.data))
+
+
+def _label(data: str | None) -> str | None:
+    """Return the name that results have for the requested dataset."""
+    return None if data is None else dataset_label(data)
 
 
 def _std_summary(request: FigureRequest) -> Any:
@@ -92,9 +97,8 @@ def _std_summary(request: FigureRequest) -> Any:
 
 def _linear_curves(request: FigureRequest) -> Any:
     from smi.figures.linear_curves import linear_curves
-    from smi.figures.scores import requested_dataset
 
-    data = requested_dataset(request.data)
+    data = _label(request.data)
     sets = runs_by_dataset(request.runs) if data is None else {data: request.named_runs()}
     return linear_curves(sets, data=data)
 

@@ -7,7 +7,7 @@ from plotly import graph_objects as go
 from smi.errors import UserError
 from smi.figures.series import Series, add_lines, add_series, series
 from smi.figures.style import finish, frame, from_zero, legend
-from smi.runs.names import about_seeds, by_seed, setting
+from smi.runs.names import named_seed_groups, seed_caption, shared_settings
 from smi.runs.run import Run
 
 
@@ -17,8 +17,8 @@ def loss(runs: Mapping[str, Run]) -> go.Figure:
     Losses of different objectives have different sizes, and some are negative.
     """
     figure = go.Figure()
-    groups = by_seed(runs)
-    caption = f"Loss during pretraining ({setting(runs.values())})"
+    groups = named_seed_groups(runs)
+    caption = f"Loss during pretraining ({shared_settings(runs.values())})"
     if len(groups) == 1:
         add_series(figure, runs, "loss")
         frame(figure, x="epoch", y="loss")
@@ -40,7 +40,7 @@ def loss(runs: Mapping[str, Run]) -> go.Figure:
         )
     from_zero(figure)
     legend(figure)
-    return finish(figure, f"{caption}{about_seeds(groups)}")
+    return finish(figure, f"{caption}{seed_caption(groups)}")
 
 
 def _scaled_loss(run: Run) -> Series:
@@ -66,7 +66,7 @@ def probe(runs: Mapping[str, Run]) -> go.Figure:
             "log.probe_every above 0"
         )
     figure = go.Figure()
-    groups = by_seed(runs)
+    groups = named_seed_groups(runs)
 
     def accuracy(run: Run) -> Series:
         lines = run.probes()
@@ -84,8 +84,8 @@ def probe(runs: Mapping[str, Run]) -> go.Figure:
     )
     return finish(
         figure,
-        f"Accuracy of nearest neighbours{images} during pretraining ({setting(runs.values())}). "
-        f"Pretraining uses no labels.{about_seeds(groups)}",
+        f"Accuracy of nearest neighbours{images} during pretraining ({shared_settings(runs.values())}). "
+        f"Pretraining uses no labels.{seed_caption(groups)}",
     )
 
 
@@ -102,6 +102,6 @@ def effective_rank(runs: Mapping[str, Run]) -> go.Figure:
     return finish(
         figure,
         "Number of directions that the features of a batch use during pretraining "
-        f"({setting(runs.values())}): the exponential of the entropy of the spectrum of their "
-        f"covariance. 1 is collapse to a line.{about_seeds(by_seed(runs))}",
+        f"({shared_settings(runs.values())}): the exponential of the entropy of the spectrum of their "
+        f"covariance. 1 is collapse to a line.{seed_caption(named_seed_groups(runs))}",
     )

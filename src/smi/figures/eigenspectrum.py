@@ -11,7 +11,7 @@ from smi.errors import UserError
 from smi.figures.series import thin_line
 from smi.figures.style import SMALL, Look, finish, frame, legend, looks, plain
 from smi.pages.palette import INK
-from smi.runs.names import about_seeds, by_seed, firsts
+from smi.runs.names import first_runs, named_seed_groups, seed_caption
 from smi.runs.run import Run
 
 MARKED_SHARE = 0.9  # of the variance; the legend counts the eigenvectors that reach it
@@ -33,9 +33,9 @@ def draw_shares(
 ) -> go.Figure:
     """Draw the figure from the `cumulative_variance` of each run over `count` images."""
     figure = go.Figure()
-    groups = by_seed(runs)
+    groups = named_seed_groups(runs)
     by_folder = {run.folder: shares[name] for name, run in runs.items()}
-    for name, look in looks(firsts(groups)).items():
+    for name, look in looks(first_runs(groups)).items():
         seeds = {int(run.config["seed"]): by_folder[run.folder] for run in groups[name]}
         _add_shares(figure, name, seeds, look)
     figure.add_hline(y=100 * MARKED_SHARE, line={"color": INK, "width": 1, "dash": "dot"})
@@ -56,7 +56,7 @@ def draw_shares(
         "Share of the variance of features in the first eigenvectors of their covariance: "
         f"{count:,} {of}, {' or '.join(map(str, dims))} coordinates. A curve that rises early uses "
         f"few directions; the dotted line is at {100 * MARKED_SHARE:.0f} %."
-        f"{few}{about_seeds(groups)}",
+        f"{few}{seed_caption(groups)}",
     )
 
 

@@ -10,7 +10,7 @@ from plotly import graph_objects as go
 from smi.errors import UserError
 from smi.figures.series import add_series
 from smi.figures.style import finish, frame, from_zero, legend
-from smi.runs.names import about_seeds, by_seed, setting
+from smi.runs.names import named_seed_groups, seed_caption, shared_settings
 from smi.runs.run import Run
 
 
@@ -25,9 +25,9 @@ def feature_std(runs: Mapping[str, Run]) -> go.Figure:
     legend(figure)
     return finish(
         figure,
-        f"Feature std during pretraining ({setting(runs.values())}): the std over the batch of "
+        f"Feature std during pretraining ({shared_settings(runs.values())}): the std over the batch of "
         "each coordinate of features of length 1, averaged over coordinates."
-        f"{_maximum(runs)}{about_seeds(by_seed(runs))}",
+        f"{_maximum(runs)}{seed_caption(named_seed_groups(runs))}",
     )
 
 

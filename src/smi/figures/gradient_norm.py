@@ -10,7 +10,7 @@ from plotly import graph_objects as go
 from smi.errors import UserError
 from smi.figures.series import Series, add_lines, lines_of
 from smi.figures.style import finish, frame, from_zero, legend
-from smi.runs.names import about_seeds, by_seed, setting
+from smi.runs.names import named_seed_groups, seed_caption, shared_settings
 from smi.runs.run import Run
 
 WINDOW = 50  # steps, as in the paper
@@ -20,7 +20,7 @@ MAX_LINE_POINTS = 2000  # more can be neither seen nor printed
 def gradient_norm(runs: Mapping[str, Run], *, window: int = WINDOW) -> go.Figure:
     """Draw the mean gradient norm of the last `window` steps."""
     figure = go.Figure()
-    groups = by_seed(runs)
+    groups = named_seed_groups(runs)
     longest = max((len(per_step(run)[0]) for run in runs.values()), default=1)
     # All runs show the same steps, so that seeds have a mean.
     interval = max(1, math.ceil(longest / MAX_LINE_POINTS))
@@ -38,8 +38,8 @@ def gradient_norm(runs: Mapping[str, Run], *, window: int = WINDOW) -> go.Figure
     legend(figure, log_y=True)
     return finish(
         figure,
-        f"Gradient norm during pretraining ({setting(runs.values())}): the mean of the last "
-        f"{window} steps, or of all steps so far.{about_seeds(groups)}",
+        f"Gradient norm during pretraining ({shared_settings(runs.values())}): the mean of the last "
+        f"{window} steps, or of all steps so far.{seed_caption(groups)}",
     )
 
 

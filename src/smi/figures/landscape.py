@@ -22,7 +22,7 @@ from smi.figures.style import AXIS, DASHES, FONT, TOP_LEGEND, finish, frame, loo
 from smi.losses.smi import correlation, dependency, logcosh, smi_loss
 from smi.methods import Method
 from smi.pages.palette import INK, WHITE
-from smi.runs.names import spelt
+from smi.runs.names import display_row_name
 from smi.views import Views
 from smi.views.normalisation import unnormalise
 
@@ -87,7 +87,7 @@ class Curve:
     @property
     def name(self) -> str:
         """Return the display name of the method, and the term."""
-        return f"{spelt(self.method)}, {self.term}"
+        return f"{display_row_name(self.method)}, {self.term}"
 
 
 def curves(shape: Shape, points: int = 999) -> Iterator[Curve]:
@@ -153,7 +153,7 @@ def landscape(
 
 
 def _caption(shape: Shape, of: str, *, with_pairs: bool, with_marks: bool) -> str:
-    bt = spelt(BARLOW_TWINS)
+    bt = display_row_name(BARLOW_TWINS)
     caption = (
         f"Cost of one pair, and its slope. SMI: logcosh(M(ρ) − {shape.target:g}) for two views of "
         f"one sample (alignment) and logcosh(M(ρ) + {shape.shift:g}) for different samples "

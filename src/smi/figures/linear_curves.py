@@ -14,7 +14,7 @@ from smi.evaluation.results import Result
 from smi.figures.scores import comparable
 from smi.figures.style import TOP_LEGEND, Look, finish, frame, legend, looks, plain
 from smi.pages.palette import INK
-from smi.runs.names import about_seeds, by_seed_on, firsts
+from smi.runs.names import first_runs, named_seed_groups_by_dataset, seed_caption
 from smi.runs.run import Run
 
 PANEL_HEIGHT = 430  # pixels
@@ -28,9 +28,9 @@ def linear_curves(sets: Mapping[str, Mapping[str, Run]], *, data: str | None = N
     sets: the runs by the dataset they were pretrained on.
     data: the dataset they were evaluated on, if it is another one.
     """
-    groups = by_seed_on(sets, by_data=data is not None)
+    groups = named_seed_groups_by_dataset(sets, by_data=data is not None)
     rows = {name: runs for by_name in groups.values() for name, runs in by_name.items()}
-    look = looks(firsts(rows))
+    look = looks(first_runs(rows))
     titles = [plain(name) for name in sets] if len(sets) > 1 else None
     figure = make_subplots(rows=len(sets), cols=1, vertical_spacing=0.1, subplot_titles=titles)
     in_legend: set[str] = set()
@@ -54,7 +54,7 @@ def linear_curves(sets: Mapping[str, Mapping[str, Run]], *, data: str | None = N
         figure,
         "Accuracy while a linear classifier is trained on the frozen encoder: thick on held-out "
         "images, thin on cropped and flipped training batches."
-        f"{about_seeds(rows, 'Lines are means')} {sentence}.",
+        f"{seed_caption(rows, 'Lines are means')} {sentence}.",
         height=PANEL_HEIGHT * len(sets) + (130 if len(sets) == 1 else 100),
         top=30 if len(sets) == 1 else 70,
     )

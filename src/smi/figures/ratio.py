@@ -11,7 +11,7 @@ from plotly import graph_objects as go
 from smi.errors import UserError
 from smi.figures.series import add_series
 from smi.figures.style import finish, frame, from_zero, legend
-from smi.runs.names import about_seeds, by_seed, setting
+from smi.runs.names import named_seed_groups, seed_caption, shared_settings
 from smi.runs.run import Run
 
 
@@ -33,6 +33,6 @@ def ratio(runs: Mapping[str, Run]) -> go.Figure:
     note = f" Not shown, with only one term: {', '.join(without)}." if without else ""
     return finish(
         figure,
-        f"Redundancy ÷ alignment during pretraining ({setting(runs.values())}), each term with its "
-        f"weight in the loss.{sign}{note}{about_seeds(by_seed(runs))}",
+        f"Redundancy ÷ alignment during pretraining ({shared_settings(runs.values())}), each term with its "
+        f"weight in the loss.{sign}{note}{seed_caption(named_seed_groups(runs))}",
     )

@@ -19,7 +19,7 @@ from smi.data.subset import Subset
 from smi.errors import UserError
 from smi.evaluation import batches_of_features
 from smi.runs.encoder import Pretrained
-from smi.runs.names import data_of
+from smi.runs.names import dataset_name
 from smi.runs.run import Run
 from smi.seeds import derive
 from smi.terminal import Progress
@@ -127,7 +127,7 @@ def source_of(runs: Mapping[str, Run], data: str | Path | None) -> str:
         return str(data)
     sources = {str(run.config["data"]["source"]) for run in runs.values()}
     if len(sources) > 1:
-        datasets = ", ".join(sorted({data_of(run) for run in runs.values()}))
+        datasets = ", ".join(sorted({dataset_name(run) for run in runs.values()}))
         raise UserError(
             f"these runs were pretrained on different datasets ({datasets}): name one dataset for "
             "all of them with --data"

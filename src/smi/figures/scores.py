@@ -1,12 +1,10 @@
 """Read the accuracies of linear classifiers that runs hold, and select comparable ones."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from smi.data.sources import NAMES
+from smi.data.sources import dataset_label
 from smi.errors import UserError
 from smi.evaluation.results import Result, read_all
-from smi.files import expand
 from smi.runs.run import Run
 
 PROTOCOLS = ("linear", "linear-cached")  # in order of preference
@@ -27,18 +25,6 @@ def _score(result: Result, name: str) -> float:
     return next(score.value for score in result.scores if score.name == name)
 
 
-def dataset_in_results(source: str | Path) -> str:
-    """Return a dataset's name as results store it: the name of a folder ends with a slash."""
-    return str(source) if str(source) in NAMES else f"{Path(source).name}/"
-
-
-def requested_dataset(data: str | Path | None) -> str | None:
-    """Return the dataset that a user names with --data as results store it; None stays None."""
-    if data is None or str(data) in NAMES:
-        return None if data is None else str(data)
-    return dataset_in_results(expand(data).resolve())
-
-
 def results_of(
     run: Run, protocols: Sequence[str] = PROTOCOLS, data: str | None = None
 ) -> list[Result]:
@@ -48,7 +34,7 @@ def results_of(
     the last encoder that was evaluated.
     data: a dataset's name; None is the dataset that the run was pretrained on.
     """
-    dataset = data or dataset_in_results(str(run.config["data"]["source"]))
+    dataset = data or dataset_label(str(run.config["data"]["source"]))
     results = [
         result
         for result in read_all(run.folder)

@@ -8,7 +8,7 @@ from plotly import graph_objects as go
 
 from smi.errors import UserError
 from smi.figures.style import Look, looks, plain
-from smi.runs.names import by_seed, firsts
+from smi.runs.names import first_runs, named_seed_groups
 from smi.runs.run import Run
 
 Series = tuple[Sequence[float], Sequence[float]]  # steps or epochs, and the values logged there
@@ -32,7 +32,7 @@ def add_series(figure: go.Figure, runs: Mapping[str, Run], name: str, **place: A
     """Add lines of the values logged under this name; return the names of runs without any."""
     return add_lines(
         figure,
-        by_seed(runs),
+        named_seed_groups(runs),
         lambda run: series(run, name),
         hover="epoch %{x:.1f}: %{y:.4g}",
         **place,
@@ -56,7 +56,7 @@ def add_lines(
     in_legend: tells whether a group is listed in the legend.
     hover_series_of: values at the same places that `hover` calls customdata.
     """
-    look = look or looks(firsts(groups))
+    look = look or looks(first_runs(groups))
     without = []
     for name, runs in groups.items():
         by_run = [(run, values) for run in runs if len((values := series_of(run))[1])]

@@ -11,7 +11,7 @@ from smi.figures.series import add_lines, series
 from smi.figures.style import FONT, SMALL, TOP_LEGEND, Look, finish, frame, looks, plain
 from smi.intervals import interval
 from smi.pages.palette import INK, WHITE
-from smi.runs.names import about_seeds, by_seed_on, firsts
+from smi.runs.names import first_runs, named_seed_groups_by_dataset, seed_caption
 from smi.runs.run import Run
 
 PATTERNS = ("", "/", "x", ".", "\\", "-", "+", "|")
@@ -24,9 +24,9 @@ Groups = Mapping[str, Sequence[Run]]
 
 def std_summary(sets: Mapping[str, Mapping[str, Run]]) -> go.Figure:
     """Draw the figure; `sets` holds the runs of each dataset, with the same names in all."""
-    groups = by_seed_on(sets)
+    groups = named_seed_groups_by_dataset(sets)
     rows = {name: runs for by_name in groups.values() for name, runs in by_name.items()}
-    look = looks(firsts(rows))
+    look = looks(first_runs(rows))
     patterns = {name: PATTERNS[i % len(PATTERNS)] for i, name in enumerate(rows)}
     figure = _panels(list(sets), len(rows))
     protocols: dict[str, list[str]] = {}
@@ -54,7 +54,7 @@ def std_summary(sets: Mapping[str, Mapping[str, Run]]) -> go.Figure:
         figure,
         "Left: std over the batch of each coordinate of features of length 1, averaged over "
         "coordinates, during pretraining. Right: top-1 on held-out images of a linear classifier "
-        f"on the frozen encoder ({how}).{about_seeds(rows, SEEDS_NOTE)}",
+        f"on the frozen encoder ({how}).{seed_caption(rows, SEEDS_NOTE)}",
         height=ROW_HEIGHT * len(sets) + 110,
         top=64,
     )

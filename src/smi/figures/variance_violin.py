@@ -10,7 +10,7 @@ from torch import Tensor
 from smi.errors import UserError
 from smi.figures.style import SMALL, finish, frame, looks, plain
 from smi.pages.palette import INK, VIOLIN_FILL, WHITE
-from smi.runs.names import about_seeds, by_seed, firsts
+from smi.runs.names import first_runs, named_seed_groups, seed_caption
 from smi.runs.run import Run
 
 Variances = NDArray[np.float64]
@@ -30,10 +30,10 @@ def draw_variances(
 ) -> go.Figure:
     """Draw the figure from the `relative_variance` of each run over `count` images."""
     figure = go.Figure()
-    groups = by_seed(runs)
+    groups = named_seed_groups(runs)
     by_folder = {run.folder: variances[name] for name, run in runs.items()}
     highest = 1.0
-    for name, look in looks(firsts(groups)).items():
+    for name, look in looks(first_runs(groups)).items():
         values = np.concatenate([by_folder[run.folder] for run in groups[name]])
         highest = max(highest, float(np.max(values)))
         _add_violin(figure, name, values, look.colour)
@@ -49,7 +49,7 @@ def draw_variances(
         f"Variance of each of F = {' or '.join(map(str, dims))} coordinates of features of length "
         f"1, times F, over {count:,} {of}. Box: quartiles and median; dashed: mean, which is at "
         "most 1 (dotted). Coordinates near 0 hold no information."
-        f"{about_seeds(groups, 'Coordinates of all seeds are together')}",
+        f"{seed_caption(groups, 'Coordinates of all seeds are together')}",
         width=max(560, 180 + 170 * len(groups)),
     )
 

@@ -8,7 +8,6 @@ from smi.paper.cost import count_costs, giga
 from smi.paper.estimates import (
     BARLOW_TWINS_NAME,
     SMI_NAME,
-    display_name,
     format_ratio,
     judge,
     log_ratio,
@@ -24,6 +23,7 @@ from smi.paper.evidence import (
     not_measured,
 )
 from smi.paper.numbers import BARLOW_TWINS, SMI
+from smi.runs.names import display_name
 
 
 def cost_claim(datasets: Sequence[DatasetComparisons], loss_times: LossTimes | None) -> Claim:

@@ -8,13 +8,7 @@ from typing import Any
 from smi.comparison.comparison import Comparison, Estimate, Row
 from smi.paper.evidence import FAILS, HOLDS, OPEN, Verdict
 from smi.paper.numbers import BARLOW_TWINS, SMI
-from smi.runs.names import SPELT
-
-
-def display_name(method: str) -> str:
-    """Return a method's name as the paper spells it."""
-    return SPELT.get(method, method)
-
+from smi.runs.names import display_name
 
 SMI_NAME = display_name(SMI)
 BARLOW_TWINS_NAME = display_name(BARLOW_TWINS)

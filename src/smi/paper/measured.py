@@ -10,7 +10,13 @@ from smi.errors import UserError
 from smi.evaluation.results import Result
 from smi.figures.scores import results_of, top1, top5
 from smi.intervals import interval
-from smi.runs.names import as_key, data_of, identity, method_of, weight_of
+from smi.runs.names import (
+    dataset_name,
+    method_name,
+    redundancy_weight_of,
+    settings_key,
+    settings_without_seed,
+)
 from smi.runs.run import Run
 from smi.tables import NONE, yes
 
@@ -79,7 +85,7 @@ def measured_rows(runs: Sequence[Run], data: str | None = None) -> list[Measured
     groups: dict[tuple[Any, ...], list[tuple[Run, Result]]] = {}
     for run in runs:
         result = _shared_result(run, runs, results)
-        key: tuple[Any, ...] = (result.stamp, as_key(identity(run)))
+        key: tuple[Any, ...] = (result.stamp, settings_key(settings_without_seed(run)))
         if any(other.config["seed"] == run.config["seed"] for other, _ in groups.get(key, ())):
             key = (*key, run.folder)  # a second run of one seed is not another seed
         groups.setdefault(key, []).append((run, result))
@@ -119,7 +125,7 @@ def _shared_result(
     stamps = [
         {result.stamp for result in results[other.folder]}
         for other in runs
-        if data_of(other) == data_of(run)
+        if dataset_name(other) == dataset_name(run)
     ]
     shared = (r for r in results[run.folder] if all(r.stamp in others for others in stamps))
     return next(shared, results[run.folder][0])
@@ -130,7 +136,7 @@ def _measured_row(group: Sequence[tuple[Run, Result]]) -> MeasuredRow:
     top5_values = [value for _, r in group if (value := top5(r)) is not None]
     return MeasuredRow(
         method=run.config["method"]["name"],
-        name=method_of(run),
+        name=method_name(run),
         data=str(result.protocol["data"]),
         encoder=str(run.config["encoder"]["name"]),
         epochs=int(run.config["epochs"]),
@@ -141,8 +147,10 @@ def _measured_row(group: Sequence[tuple[Run, Result]]) -> MeasuredRow:
         top5=tuple(100 * value for value in top5_values),
         sentence=result.sentence,
         seeds=tuple(int(run.config["seed"]) for run, _ in group),
-        setting={name: value for name, value in identity(run).items() if name != "method"},
-        weight=weight_of(run),
+        setting={
+            name: value for name, value in settings_without_seed(run).items() if name != "method"
+        },
+        weight=redundancy_weight_of(run),
         folder=str(run.folder),
         step=100 * step_of(result),
     )

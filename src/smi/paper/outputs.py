@@ -155,10 +155,11 @@ class Outputs:
         return entry
 
     def _draw(self, name: str, sources: Sequence[str]) -> Any:
-        place = asdict(self.plan.runtime)
+        runtime = self.plan.runtime
         if name == "linear-curves":
-            evaluate(sources, protocols=["linear"], epochs=self.plan.scale.linear_epochs, **place)
-        return draw_figure(name, sources, data=self._figure_data(name), **place)
+            epochs = self.plan.scale.linear_epochs
+            evaluate(sources, protocols=["linear"], epochs=epochs, runtime=runtime)
+        return draw_figure(name, sources, data=self._figure_data(name), runtime=runtime)
 
     def _figure_data(self, name: str) -> str | None:
         """Return STL-10 for t-SNE as in the paper, if it exists; None is the runs' dataset."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from smi.comparison.grid import GridRun, plan_grid
-from smi.data.sources import NAMES, existing_folder, find_dataset, find_imagenet
+from smi.data.sources import DATASET_NAMES, existing_folder, find_dataset, find_imagenet
 from smi.device import Runtime
 from smi.errors import UserError
 from smi.files import expand
@@ -13,7 +13,7 @@ from smi.methods import METHOD_NAMES
 from smi.paper.items import ITEMS, Need
 from smi.paper.numbers import SMI
 from smi.paper.scales import KINDS, SEEDS, SWEEP, TWO_PROCESSES, DatasetSetup, Scale
-from smi.training.pretrain import choose, located
+from smi.training.pretrain import absolute_source, choose_recipe_for
 
 RunCount = tuple[int, int]  # runs that are needed, and how many of them are finished
 
@@ -210,7 +210,7 @@ def _given(scale: Scale, data: str | Path) -> tuple[DatasetSetup, ...]:
     if not setups and scale.name != "hours":
         names = ", ".join(setup.source for setup in scale.datasets)
         raise UserError(f"the scale {scale.name} uses {names}: a folder takes --scale hours")
-    return setups or (DatasetSetup(located(data), None),)
+    return setups or (DatasetSetup(absolute_source(data), None),)
 
 
 def require_dataset(source: str, runtime: Runtime) -> None:
@@ -218,7 +218,7 @@ def require_dataset(source: str, runtime: Runtime) -> None:
     root = None if runtime.root is None else expand(runtime.root)
     if source == "imagenet":
         find_imagenet(root)
-    elif source not in NAMES:
+    elif source not in DATASET_NAMES:
         existing_folder(source)
     elif source != "digits":
         find_dataset(source, root)
@@ -239,6 +239,8 @@ def _with_recipe(setup: DatasetSetup, scale: Scale, runtime: Runtime) -> Dataset
     """Fill in the recipe and all settings on top of it."""
     if setup.recipe is not None:
         return replace(setup, settings={**scale.settings, **setup.settings})
-    recipe, settings = choose({"data": setup.source}, runtime.root, runtime.choose_device())
+    recipe, settings = choose_recipe_for(
+        {"data": setup.source}, runtime.root, runtime.choose_device()
+    )
     settings = {**settings, **scale.settings, "data": setup.source}
     return replace(setup, recipe=recipe, settings=settings)

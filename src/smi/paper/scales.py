@@ -3,10 +3,9 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from smi.data.sources import NAMES
+from smi.data.sources import dataset_label
 from smi.errors import UserError
 from smi.terminal import suggest
 
@@ -39,7 +38,7 @@ class DatasetSetup:
     @property
     def name(self) -> str:
         """Return the dataset's name, or that of the folder."""
-        return self.source if self.source in NAMES else Path(self.source).name
+        return dataset_label(self.source).removesuffix("/")
 
     @property
     def folder(self) -> str:

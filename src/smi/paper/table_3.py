@@ -9,7 +9,7 @@ from smi.comparison.comparison import Estimate
 from smi.config.schema import changed_settings
 from smi.paper.measured import SEEDS_NOTE, MeasuredRow, format_mean, measured_rows, protocol_notes
 from smi.paper.numbers import BARLOW_TWINS, SMI, TABLE_3, Table3Row
-from smi.runs.names import as_key
+from smi.runs.names import settings_key
 from smi.runs.run import Run
 from smi.tables import NONE, Group, Table
 
@@ -78,7 +78,7 @@ def _pairs(barlow_twins: Rows, smi: Rows) -> list[Pair]:
 
 
 def _key(row: MeasuredRow) -> tuple[str, str]:
-    return row.stamp, as_key(row.setting)
+    return row.stamp, settings_key(row.setting)
 
 
 def _difference(pair: Pair) -> Estimate | None:

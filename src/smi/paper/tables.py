@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from smi.comparison.comparison import Comparison
-from smi.data.sources import NAMES
+from smi.data.sources import dataset_label
 from smi.errors import UserError
 from smi.files import expand
 from smi.runs.collect import collect_runs
-from smi.runs.names import called
+from smi.runs.names import name_runs
 from smi.runs.run import Run
 from smi.tables import Table
 
@@ -93,10 +93,10 @@ def paper_table(
         raise UserError(f"there is no table {number}: the paper has 1, 2 and 3")
     number = int(number)
     runs = [Run(folder) for folder in collect_runs(sources)]
-    called(runs)  # refuses a run that is given twice
+    name_runs(runs)  # refuses a run that is given twice
     if number == 2 and runs:
         raise UserError("Table 2 counts the cost of losses and does not depend on runs: give none")
-    table = _fill(number, runs, None if data is None else evaluated_on(data))
+    table = _fill(number, runs, None if data is None else dataset_label(data))
     return PaperTable(
         table.groups, table.rows, table.title, table.notes, table.records, number=number
     )
@@ -114,8 +114,3 @@ def _fill(number: int, runs: Sequence[Run], data: str | None) -> Table:
     from smi.paper.table_3 import table_3
 
     return table_3(runs, data=data)
-
-
-def evaluated_on(data: str | Path) -> str:
-    """Return a dataset's name as results spell it: a folder's name has a slash behind it."""
-    return str(data) if str(data) in NAMES else f"{expand(data).resolve().name}/"

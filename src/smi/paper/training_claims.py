@@ -27,7 +27,7 @@ from smi.paper.estimates import (
 )
 from smi.paper.evidence import OPEN, Claim, DatasetComparisons, Finding, not_measured
 from smi.paper.numbers import BARLOW_TWINS, SMI
-from smi.runs.names import weight_of
+from smi.runs.names import redundancy_weight_of
 from smi.runs.run import Run
 
 # ------------------------------------------------------------------------------------ measures
@@ -261,7 +261,7 @@ def _weight(row: Row) -> str:
     """Return the λ of a row's runs in words."""
     for trained in row.runs:
         try:
-            weight = weight_of(Run(trained.folder))
+            weight = redundancy_weight_of(Run(trained.folder))
         except UserError:
             continue
         if weight is not None:

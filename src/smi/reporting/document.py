@@ -61,7 +61,7 @@ from smi.reporting.parts import (
 )
 from smi.reporting.portrait import Portrait
 from smi.reporting.runs import ReportRun, first_runs
-from smi.runs.names import data_of, method_of
+from smi.runs.names import dataset_name, method_name
 from smi.runs.run import Run
 
 CURVES: dict[str, Callable[[Mapping[str, Run]], Any]] = {
@@ -126,8 +126,8 @@ class ReportDocument:
 
     def _title(self) -> str:
         """Return the methods and datasets of the page."""
-        datasets = join_words(dict.fromkeys(data_of(run) for run in self.runs.values()))
-        methods = list(dict.fromkeys(method_of(run) for run in self.runs.values()))
+        datasets = join_words(dict.fromkeys(dataset_name(run) for run in self.runs.values()))
+        methods = list(dict.fromkeys(method_name(run) for run in self.runs.values()))
         names = join_words(methods) if len(methods) < 5 else f"{len(methods)} methods"
         return f"{names} on {datasets}"
 
@@ -361,7 +361,7 @@ def _by_dataset(runs: Mapping[str, Run]) -> dict[str, dict[str, Run]]:
     """Group runs by their dataset."""
     groups: dict[str, dict[str, Run]] = {}
     for name, run in runs.items():
-        groups.setdefault(data_of(run), {})[name] = run
+        groups.setdefault(dataset_name(run), {})[name] = run
     return groups
 
 

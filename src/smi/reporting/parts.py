@@ -12,7 +12,7 @@ from smi.errors import UserError
 from smi.health.diagnosis import diagnose
 from smi.pages import Block, Code, Facts, Finding, Missing, TableBlock, Verdict
 from smi.reporting.runs import ReportRun
-from smi.runs.names import data_of, method_of, spelt
+from smi.runs.names import dataset_name, display_row_name, method_name
 from smi.runs.run import Run
 from smi.tables import NONE, Table
 from smi.terminal import duration
@@ -59,9 +59,9 @@ def comparison_tables(comparison: Comparison) -> list[TableBlock]:
     *tables, last = comparison.tables()
     blocks = []
     for table in (*tables, last):
-        rows = [[spelt(line[0]), *line[1:]] for line in table.lines]
+        rows = [[display_row_name(line[0]), *line[1:]] for line in table.lines]
         notes = comparison.notes() if table is last else []
-        title = table.title.replace(first, spelt(first))
+        title = table.title.replace(first, display_row_name(first))
         blocks.append(TableBlock(Table.of(table.headers, rows, title=title, notes=notes)))
     return blocks
 
@@ -75,7 +75,7 @@ def comparison_plot(comparison: Comparison) -> Any:
             axis.update(title_text="")
     intervals = "Bars are 95 % intervals over seeds. " if len(comparison.seeds) > 1 else ""
     caption = (
-        f"{intervals}Left: scores. Right: differences to {spelt(comparison.rows[0].name)}, paired "
+        f"{intervals}Left: scores. Right: differences to {display_row_name(comparison.rows[0].name)}, paired "
         "by seed, in percentage points. Bottom: time per step (black: the loss) and peak memory."
     )
     return figure.update_layout(meta={"caption": caption})
@@ -94,8 +94,8 @@ def shared_facts(runs: Sequence[Run], num_classes: Iterable[int]) -> Facts:
     seconds = sum(filter(None, (training_seconds(run) for run in runs)))
     together = " together" if len(runs) > 1 else ""
     facts = [
-        ("Method", values(method_of)),
-        ("Data", values(data_of)),
+        ("Method", values(method_name)),
+        ("Data", values(dataset_name)),
         ("Images", values(lambda run: _describe_images(run.about))),
         ("Classes, for evaluation only", join_words(map(str, sorted(num_classes)))),
         ("Encoder", values(_describe_encoder)),

@@ -133,7 +133,7 @@ def _read(path: Path, fingerprint: str | None) -> Portrait | None:
 
 def _fingerprint(sample: Sample) -> str:
     """Hash the number of images, and the paths and sizes of files."""
-    sample = sample.found()
+    sample = sample.with_existing_split()
     images = resolve(sample.source, sample.split, Path(sample.root) if sample.root else None)
     digest = hashlib.sha256(f"{sample.split} {len(images)}".encode())
     if isinstance(images, FileSet):
@@ -159,7 +159,7 @@ class PortraitMaker:
     def make(self) -> Portrait:
         """Compute all parts."""
         encoder = load(self.run.folder).to(self.device)
-        sample = self.sample.found()
+        sample = self.sample.with_existing_split()
         self.parts["of"] = sample.described
         self.parts["data"] = sample.data
         self.parts["epoch"] = encoder.about.get("epoch")

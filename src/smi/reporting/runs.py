@@ -8,7 +8,7 @@ from smi.comparison.comparison import Comparison
 from smi.errors import UserError
 from smi.files import expand
 from smi.runs.collect import is_comparison
-from smi.runs.names import called, data_of, spelt
+from smi.runs.names import dataset_name, display_row_name, name_runs
 from smi.runs.run import Run
 
 
@@ -47,7 +47,7 @@ def find_runs(sources: Sequence[str | Path]) -> tuple[list[ReportRun], dict[str,
             )
         compared_runs += runs
     named = [
-        ReportRun(name, name, run, str(run.folder)) for name, run in called(single_runs).items()
+        ReportRun(name, name, run, str(run.folder)) for name, run in name_runs(single_runs).items()
     ]
     unique: dict[Path, ReportRun] = {}
     for run in (*named, *compared_runs):
@@ -85,7 +85,7 @@ def _comparison_name(source: Path, comparisons: dict[str, Comparison]) -> str:
 def _runs_of_comparison(comparison: Comparison, source: str) -> Iterator[ReportRun]:
     """Yield the runs of a comparison that still exist."""
     for row in comparison.rows:
-        name = spelt(row.name)
+        name = display_row_name(row.name)
         has_seeds = len(row.runs) > 1 or len(comparison.seeds) > 1
         for trained in row.runs:
             if (Path(trained.folder) / "config.yaml").is_file():
@@ -98,7 +98,7 @@ def _with_unique_rows(runs: Sequence[ReportRun]) -> list[ReportRun]:
     """Add the dataset, or else the folder, to rows of the same name from several sources."""
     datasets: dict[str, dict[str, str]] = {}  # by row and source
     for run in runs:
-        datasets.setdefault(run.row, {})[run.source] = data_of(run.run)
+        datasets.setdefault(run.row, {})[run.source] = dataset_name(run.run)
 
     def unique(run: ReportRun) -> ReportRun:
         by_source = datasets[run.row]

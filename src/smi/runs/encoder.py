@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from smi.data import NAMES
+from smi.data import DATASET_NAMES
 from smi.data.decoder import FORMATS, decode, planes
 from smi.device import device_of
 from smi.errors import UserError
@@ -103,7 +103,9 @@ class Pretrained(Encoder):
     def origin(self) -> dict[str, Any]:
         """Return the part of `about` that may be published: without paths of this machine."""
         return {
-            name: value for name, value in self.about.items() if name != "data" or value in NAMES
+            name: value
+            for name, value in self.about.items()
+            if name != "data" or value in DATASET_NAMES
         }
 
     def digest(self) -> str:

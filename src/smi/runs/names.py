@@ -9,67 +9,63 @@ from smi.config.schema import flat
 from smi.errors import UserError
 from smi.runs.run import Run
 
-# Display names for method classes that do not define one.
-SPELT = {"BarlowTwins": "Barlow Twins", "MoCoV2": "MoCo v2"}
-
-
 # ----------------------------------------------------------------------------- names of one thing
 
 
-def data_of(run: Run) -> str:
+def dataset_name(run: Run) -> str:
     """Return the name of a run's dataset or folder."""
     source = str(run.config["data"]["source"])
     return Path(source).name or source
 
 
-def method_of(run: Run) -> str:
+def method_name(run: Run) -> str:
     """Return the display name of a run's method."""
     described = (run.facts.method or {}).get("display_name")
-    return str(described) if described else _display_name(str(run.config["method"]["name"]))
+    return str(described) if described else display_name(str(run.config["method"]["name"]))
 
 
-def spelt(name: str) -> str:
+def display_row_name(name: str) -> str:
     """Return the display name of a comparison's row: `BarlowTwins, redundancy_weight=0.1`."""
-    method, comma, setting = name.partition(",")
-    return _display_name(method) + comma + setting.replace("redundancy_weight=", "λ = ")
+    method, comma, shared_settings = name.partition(",")
+    return display_name(method) + comma + shared_settings.replace("redundancy_weight=", "λ = ")
 
 
-def weight_of(run: Run) -> float | None:
+def redundancy_weight_of(run: Run) -> float | None:
     """Return the paper's λ, or None for a method that has none."""
     weight = run.config["method"].get("redundancy_weight")
     return None if weight is None else float(weight)
 
 
-def _display_name(method: str) -> str:
+def display_name(method: str) -> str:
     """Return the display name of a method, given its class name or import path."""
     from smi.methods import METHOD_NAMES, find_method
 
     if method not in METHOD_NAMES:  # a user's module may no longer be importable
         return method.rsplit(".", 1)[-1]
-    return str(getattr(find_method(method), "display_name", "")) or SPELT.get(method, method)
+    return find_method(method).display_name
 
 
 # -------------------------------------------------------------------------- names of several runs
 
 
-def called(runs: Sequence[Run], *, by_data: bool = True) -> dict[str, Run]:
+def name_runs(runs: Sequence[Run], *, by_data: bool = True) -> dict[str, Run]:
     """Return runs by unique names; see `names_of`."""
     folders = [run.folder.resolve() for run in runs]
     for i, folder in enumerate(folders):
         if folder in folders[:i]:
             raise UserError(f"{runs[i].folder} is given twice")
-    return dict(zip(names_of(runs, by_data=by_data), runs, strict=True))
+    return dict(zip(run_names(runs, by_data=by_data), runs, strict=True))
 
 
-def names_of(runs: Sequence[Run], *, by_data: bool = True) -> list[str]:
+def run_names(runs: Sequence[Run], *, by_data: bool = True) -> list[str]:
     """Name runs by method and by what distinguishes runs of the same method.
 
     That is λ, the encoder, the epochs, another setting, the seed, and last the folder.
     by_data: add the dataset to the names if there are several. Otherwise runs on different
     datasets may have the same name, and a setting that differs on one dataset is named on all.
     """
-    names = [method_of(run) for run in runs]
-    datasets = [data_of(run) for run in runs]
+    names = [method_name(run) for run in runs]
+    datasets = [dataset_name(run) for run in runs]
     if by_data and len(set(datasets)) > 1:
         names = [f"{name}, {data}" for name, data in zip(names, datasets, strict=True)]
     for details in _details(runs):
@@ -86,7 +82,7 @@ def names_of(runs: Sequence[Run], *, by_data: bool = True) -> list[str]:
 
 def _details(runs: Sequence[Run]) -> list[list[str]]:
     """Return what may distinguish runs, in the order in which it is tried."""
-    weights = [weight_of(run) for run in runs]
+    weights = [redundancy_weight_of(run) for run in runs]
     return [
         ["" if weight is None else f"λ = {weight:g}" for weight in weights],
         [str(run.config["encoder"]["name"]) for run in runs],
@@ -106,10 +102,10 @@ def _other_settings(runs: Sequence[Run]) -> list[str]:
     """
     named_before = ("method.redundancy_weight", "epochs", "encoder.name", "data.source")
     settings = [
-        {key: value for key, value in flat(identity(run)) if key not in named_before}
+        {key: value for key, value in flat(settings_without_seed(run)) if key not in named_before}
         for run in runs
     ]
-    groups = [(method_of(run), data_of(run)) for run in runs]
+    groups = [(method_name(run), dataset_name(run)) for run in runs]
     details = []
     for group, own in zip(groups, settings, strict=True):
         alike = [other for other, its in zip(settings, groups, strict=True) if its == group]
@@ -119,11 +115,11 @@ def _other_settings(runs: Sequence[Run]) -> list[str]:
     return details
 
 
-def setting(runs: Iterable[Run]) -> str:
+def shared_settings(runs: Iterable[Run]) -> str:
     """Return what runs share, for a caption: data, encoder, epochs, batch size."""
     runs = list(runs)
     details = (
-        {data_of(run) for run in runs},
+        {dataset_name(run) for run in runs},
         {str(run.config["encoder"]["name"]) for run in runs},
         {f"{run.config['epochs']} epochs" for run in runs},
         {f"batches of {run.config['batch_size']}" for run in runs},
@@ -134,11 +130,11 @@ def setting(runs: Iterable[Run]) -> str:
 # ----------------------------------------------------------------------- runs that differ by seed
 
 
-def families(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
+def group_by_seed(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
     """Group runs that differ only by their seed; runs that share a seed too stay alone."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault(as_key(identity(run)), []).append(run)
+        groups.setdefault(settings_key(settings_without_seed(run)), []).append(run)
     result: list[tuple[Run, ...]] = []
     for group in groups.values():
         distinct = len({run.config["seed"] for run in group}) == len(group)
@@ -146,40 +142,40 @@ def families(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
     return result
 
 
-def identity(run: Run) -> dict[str, Any]:
+def settings_without_seed(run: Run) -> dict[str, Any]:
     """Return the settings that determine what a run learns, without the seed."""
     ignored = ("seed", "methods", "log", "precision")
     return {name: value for name, value in run.config.items() if name not in ignored}
 
 
-def as_key(setting: Mapping[str, Any]) -> str:
+def settings_key(setting: Mapping[str, Any]) -> str:
     """Return the same text for the same settings in any order."""
-    return json.dumps(setting, sort_keys=True, default=str)
+    return json.dumps(shared_settings, sort_keys=True, default=str)
 
 
-def by_seed(runs: Mapping[str, Run]) -> dict[str, tuple[Run, ...]]:
+def named_seed_groups(runs: Mapping[str, Run]) -> dict[str, tuple[Run, ...]]:
     """Group runs that differ only by their seed, under a name without the seed."""
-    return by_seed_on({"": runs}, by_data=True)[""]
+    return named_seed_groups_by_dataset({"": runs}, by_data=True)[""]
 
 
-def by_seed_on(
+def named_seed_groups_by_dataset(
     sets: Mapping[str, Mapping[str, Run]], *, by_data: bool = False
 ) -> dict[str, dict[str, tuple[Run, ...]]]:
     """Group the runs of several datasets by seed, with the same names on all datasets."""
-    grouped = {data: families(runs.values()) for data, runs in sets.items()}
+    grouped = {data: group_by_seed(runs.values()) for data, runs in sets.items()}
     all_families = [family for groups in grouped.values() for family in groups]
     if all(len(family) == 1 for family in all_families):  # they keep their names
         return {data: {name: (run,) for name, run in runs.items()} for data, runs in sets.items()}
-    names = iter(names_of([family[0] for family in all_families], by_data=by_data))
+    names = iter(run_names([family[0] for family in all_families], by_data=by_data))
     return {data: {next(names): family for family in groups} for data, groups in grouped.items()}
 
 
-def firsts(groups: Mapping[str, Sequence[Run]]) -> dict[str, Run]:
+def first_runs(groups: Mapping[str, Sequence[Run]]) -> dict[str, Run]:
     """Return the first run of each group."""
     return {name: runs[0] for name, runs in groups.items()}
 
 
-def about_seeds(
+def seed_caption(
     groups: Mapping[str, Sequence[Run]], what: str = "Thin: each seed; thick: their mean"
 ) -> str:
     """Return a sentence for a caption that gives the number of seeds; empty for one seed."""

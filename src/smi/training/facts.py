@@ -7,7 +7,7 @@ from typing import Any
 
 from smi import __version__
 from smi.config.schema import Config
-from smi.data import NAMES
+from smi.data import DATASET_NAMES
 from smi.device import describe_device, versions
 from smi.distributed import world_size
 from smi.files import expand
@@ -87,7 +87,7 @@ def encoder_header(job: Job) -> dict[str, Any]:
         "step": job.steps,
         "epoch": config.epochs,
     }
-    if config.data.source in NAMES:  # the path of a folder is private and useless elsewhere
+    if config.data.source in DATASET_NAMES:  # the path of a folder is private and useless elsewhere
         about["data"] = config.data.source
     return {
         "encoder": config.encoder,

@@ -14,7 +14,7 @@ import torch
 from smi.config.choose import choose_recipe
 from smi.config.resolve import resolve
 from smi.config.schema import Config, plain
-from smi.data import NAMES, Batches
+from smi.data import DATASET_NAMES, Batches
 from smi.device import Runtime, choose_device, choose_precision, keep_memory
 from smi.distributed import from_rank_0, local_rank, processes, rank, world_size
 from smi.errors import TrainingError, UserError
@@ -66,7 +66,7 @@ def pretrain(
     check_loggers(loggers)
     requested = dict(overrides or {})
     if data is not None:
-        requested["data"] = located(data)
+        requested["data"] = absolute_source(data)
     if method is not None:
         requested["method"] = method
     device = choose_device(runtime.device, local_rank())
@@ -74,7 +74,9 @@ def pretrain(
         keep_memory()
     with quietly(quiet), processes(device):
         if recipe is None:
-            recipe, settings = _on_rank_0(lambda: choose(requested, runtime.root, device))
+            recipe, settings = _on_rank_0(
+                lambda: choose_recipe_for(requested, runtime.root, device)
+            )
             requested = settings | requested
         config = resolve(recipe, requested)
         with _open(config, expand(out), fresh, runtime) as (run, images, batches):
@@ -86,13 +88,17 @@ def pretrain(
             return run
 
 
-def located(source: str | Path) -> str:
+def absolute_source(source: str | Path) -> str:
     """Return the absolute path of a folder, so that a configuration works from anywhere."""
     folder = expand(source)
-    return str(folder.resolve()) if str(source) not in NAMES and folder.is_dir() else str(source)
+    return (
+        str(folder.resolve())
+        if str(source) not in DATASET_NAMES and folder.is_dir()
+        else str(source)
+    )
 
 
-def choose(
+def choose_recipe_for(
     overrides: Mapping[str, Any], root: str | Path | None, device: torch.device
 ) -> tuple[str, dict[str, Any]]:
     """Choose a recipe for the images, and settings to change in it, and print the choice."""
