@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smi.data.sources import dataset_label
 from smi.device import Runtime
 from smi.errors import UserError
 from smi.files import disk_errors, expand, write_whole
@@ -86,6 +85,8 @@ def _accuracy_std(request: FigureRequest) -> Any:
 
 def _label(data: str | None) -> str | None:
     """Return the name that results have for the requested dataset."""
+    from smi.data.sources import dataset_label
+
     return None if data is None else dataset_label(data)
 
 

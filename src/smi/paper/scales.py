@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from smi.data.sources import dataset_label
 from smi.errors import UserError
 from smi.terminal import suggest
 
@@ -38,6 +37,8 @@ class DatasetSetup:
     @property
     def name(self) -> str:
         """Return the dataset's name, or that of the folder."""
+        from smi.data.sources import dataset_label  # imports numpy, which a listing does not need
+
         return dataset_label(self.source).removesuffix("/")
 
     @property

@@ -26,8 +26,8 @@ def method_name(run: Run) -> str:
 
 def display_row_name(name: str) -> str:
     """Return the display name of a comparison's row: `BarlowTwins, redundancy_weight=0.1`."""
-    method, comma, shared_settings = name.partition(",")
-    return display_name(method) + comma + shared_settings.replace("redundancy_weight=", "λ = ")
+    method, comma, setting = name.partition(",")
+    return display_name(method) + comma + setting.replace("redundancy_weight=", "λ = ")
 
 
 def redundancy_weight_of(run: Run) -> float | None:
@@ -148,9 +148,9 @@ def settings_without_seed(run: Run) -> dict[str, Any]:
     return {name: value for name, value in run.config.items() if name not in ignored}
 
 
-def settings_key(setting: Mapping[str, Any]) -> str:
+def settings_key(settings: Mapping[str, Any]) -> str:
     """Return the same text for the same settings in any order."""
-    return json.dumps(shared_settings, sort_keys=True, default=str)
+    return json.dumps(settings, sort_keys=True, default=str)
 
 
 def named_seed_groups(runs: Mapping[str, Run]) -> dict[str, tuple[Run, ...]]:
