@@ -1,4 +1,4 @@
-"""Check that pages quote current output, links work, README code runs and the drawing is current."""
+"""Check that pages are current: quoted output, links, Python code, the drawing and the map."""
 
 import importlib.util
 import re

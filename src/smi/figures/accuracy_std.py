@@ -76,8 +76,8 @@ def accuracy_std(runs: Mapping[str, Run], *, data: str | None = None) -> go.Figu
     seeds_note = seed_caption(groups, "Small: each seed; large: their mean")
     return finish(
         figure,
-        f"Accuracy against feature std ({shared_settings(runs.values())}). λ is the redundancy weight. "
-        f"{first.protocol['name']} on {first.protocol['data']}: {first.sentence}.{seeds_note}",
+        f"Accuracy against feature std ({shared_settings(runs.values())}). "
+        f"λ is the redundancy weight. {first.protocol['name']} on {first.protocol['data']}: {first.sentence}.{seeds_note}",
     )
 
 

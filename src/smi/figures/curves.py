@@ -84,8 +84,8 @@ def probe(runs: Mapping[str, Run]) -> go.Figure:
     )
     return finish(
         figure,
-        f"Accuracy of nearest neighbours{images} during pretraining ({shared_settings(runs.values())}). "
-        f"Pretraining uses no labels.{seed_caption(groups)}",
+        f"Accuracy of nearest neighbours{images} during pretraining "
+        f"({shared_settings(runs.values())}). Pretraining uses no labels.{seed_caption(groups)}",
     )
 
 
@@ -102,6 +102,6 @@ def effective_rank(runs: Mapping[str, Run]) -> go.Figure:
     return finish(
         figure,
         "Number of directions that the features of a batch use during pretraining "
-        f"({shared_settings(runs.values())}): the exponential of the entropy of the spectrum of their "
-        f"covariance. 1 is collapse to a line.{seed_caption(named_seed_groups(runs))}",
+        f"({shared_settings(runs.values())}): the exponential of the entropy of the spectrum of "
+        f"their covariance. 1 is collapse to a line.{seed_caption(named_seed_groups(runs))}",
     )

@@ -38,8 +38,8 @@ def gradient_norm(runs: Mapping[str, Run], *, window: int = WINDOW) -> go.Figure
     legend(figure, log_y=True)
     return finish(
         figure,
-        f"Gradient norm during pretraining ({shared_settings(runs.values())}): the mean of the last "
-        f"{window} steps, or of all steps so far.{seed_caption(groups)}",
+        f"Gradient norm during pretraining ({shared_settings(runs.values())}): the mean of the "
+        f"last {window} steps, or of all steps so far.{seed_caption(groups)}",
     )
 
 

@@ -33,6 +33,6 @@ def ratio(runs: Mapping[str, Run]) -> go.Figure:
     note = f" Not shown, with only one term: {', '.join(without)}." if without else ""
     return finish(
         figure,
-        f"Redundancy ÷ alignment during pretraining ({shared_settings(runs.values())}), each term with its "
-        f"weight in the loss.{sign}{note}{seed_caption(named_seed_groups(runs))}",
+        f"Redundancy ÷ alignment during pretraining ({shared_settings(runs.values())}), each term "
+        f"with its weight in the loss.{sign}{note}{seed_caption(named_seed_groups(runs))}",
     )
