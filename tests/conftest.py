@@ -3,9 +3,7 @@ import shutil
 import subprocess
 import sys
 
-if (
-    "PYTEST_XDIST_WORKER" in os.environ
-):  # a thread each: more than there are cores wait for one another, several times as long
+if "PYTEST_XDIST_WORKER" in os.environ:  # more threads than cores wait for one another
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
@@ -13,7 +11,7 @@ import torch
 
 from support.browser import wait_until
 
-# The longest files, which begin first: of two processes none then works alone for long at the end.
+# The slowest files start first, so that no process works alone for long at the end.
 LONGEST = (
     "test_pretrain",
     "test_export",

@@ -77,7 +77,8 @@ def accuracy_std(runs: Mapping[str, Run], *, data: str | None = None) -> go.Figu
     return finish(
         figure,
         f"Accuracy against feature std ({shared_settings(runs.values())}). "
-        f"λ is the redundancy weight. {first.protocol['name']} on {first.protocol['data']}: {first.sentence}.{seeds_note}",
+        f"λ is the redundancy weight. {first.protocol['name']} on {first.protocol['data']}: "
+        f"{first.sentence}.{seeds_note}",
     )
 
 

@@ -25,8 +25,8 @@ def feature_std(runs: Mapping[str, Run]) -> go.Figure:
     legend(figure)
     return finish(
         figure,
-        f"Feature std during pretraining ({shared_settings(runs.values())}): the std over the batch "
-        "of each coordinate of features of length 1, averaged over coordinates."
+        f"Feature std during pretraining ({shared_settings(runs.values())}): the std over the "
+        "batch of each coordinate of features of length 1, averaged over coordinates."
         f"{_maximum(runs)}{seed_caption(named_seed_groups(runs))}",
     )
 

@@ -74,9 +74,10 @@ def comparison_plot(comparison: Comparison) -> Any:
         for axis in titled[:-2]:  # two panels side by side: a score and its difference
             axis.update(title_text="")
     intervals = "Bars are 95 % intervals over seeds. " if len(comparison.seeds) > 1 else ""
+    first = display_row_name(comparison.rows[0].name)
     caption = (
-        f"{intervals}Left: scores. Right: differences to {display_row_name(comparison.rows[0].name)}, "
-        "paired by seed, in percentage points. Bottom: time per step (black: the loss) and peak memory."
+        f"{intervals}Left: scores. Right: differences to {first}, paired by seed, in percentage "
+        "points. Bottom: time per step (black: the loss) and peak memory."
     )
     return figure.update_layout(meta={"caption": caption})
 
