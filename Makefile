@@ -17,15 +17,15 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: $(STAMP)  ## Pretrain on digits with SMI and Barlow Twins, and see what few labels then suffice for
+demo: $(STAMP)  ## Pretrain SMI and Barlow Twins on digits, then compare them with few labels
 	$(BIN)/smi demo --out runs/demo
 
-test: $(STAMP)  ## Check style, types and layers, then run the tests
+test: $(STAMP)  ## Check style, types and layers, run the tests, and print their branch coverage
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --cov --cov-report=term
 
 format: $(STAMP)  ## Format the code and mend what the linter can
 	$(BIN)/ruff check --fix .
@@ -37,5 +37,5 @@ bench: $(STAMP)  ## Run the benchmarks (minutes; keep the machine quiet)
 	$(BIN)/python benchmarks/views.py
 	$(BIN)/python benchmarks/evaluation.py
 
-docs: $(STAMP)  ## Regenerate the parts of README.md and docs/ that commands print
+docs: $(STAMP)  ## Redraw the method, and regenerate the parts of README.md and docs/ that commands print
 	$(BIN)/python docs/generate.py

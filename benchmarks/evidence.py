@@ -1,18 +1,25 @@
-"""First evidence: SMI beside Barlow Twins, VICReg and SimCLR on CIFAR-10 and on photographs, three seeds, with a sweep of SMI's λ.
+"""Collect the first evidence: SMI, Barlow Twins, VICReg and SimCLR on CIFAR-10 and photographs.
 
-    smi compare cifar10-small --methods SMI BarlowTwins VICReg SimCLR --sweep SMI.redundancy_weight=0.1,0.01,0.03,0.3 --root DATA
+Each has three seeds; SMI's λ is swept.
+
+    smi compare cifar10-small --methods SMI BarlowTwins VICReg SimCLR
+        --sweep SMI.redundancy_weight=0.1,0.01,0.03,0.3 --root DATA
         --data.images 6000 --epochs 8 --log.probe_every 0 --out runs/cifar10
-    smi compare imagenette-small --methods SMI BarlowTwins VICReg SimCLR --sweep SMI.redundancy_weight=0.1,0.01,0.03,0.3
+    smi compare imagenette-small --methods SMI BarlowTwins VICReg SimCLR
+        --sweep SMI.redundancy_weight=0.1,0.01,0.03,0.3
         --data DATA/imagenette-sub --epochs 12 --log.probe_every 0 --out runs/imagenette
-    smi evaluate runs/cifar10/runs/SMI/seed-0 --floors; smi evaluate runs/imagenette/runs/SMI/seed-0 --floors
+    smi evaluate runs/cifar10/runs/SMI/seed-0 --floors
+    smi evaluate runs/imagenette/runs/SMI/seed-0 --floors
 
-    python benchmarks/evidence.py keep runs/cifar10 runs/imagenette     into results/comparison-RECIPE/, without this machine's paths
-    python benchmarks/evidence.py show                                  the table of the README
-    python benchmarks/evidence.py claims                                the paper's claims on these runs
-    python benchmarks/evidence.py draw                                  docs/comparison-*.png
+    python benchmarks/evidence.py keep runs/cifar10 runs/imagenette
+                                             writes results/comparison-RECIPE/, without local paths
+    python benchmarks/evidence.py show       prints the table of the README
+    python benchmarks/evidence.py claims     prints the paper's claims on these runs
+    python benchmarks/evidence.py draw       draws docs/comparison-*.png
 
-Knobs are those of the recipes: benchmarks/knobs.py chose them on training images that were kept apart, four values for each method. The
-test images are looked at once, after training: --log.probe_every 0 turns the looks on the way off.
+The hyperparameters are those of the recipes. benchmarks/knobs.py chose them on held-out training
+images, with four values for each method. The test images are used once, after training, because
+--log.probe_every 0 turns the probes during training off.
 """
 
 import json
@@ -20,11 +27,12 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from machine import RESULTS, command, footer, stamp
-from smi.comparison.comparison import Comparison, Estimate, Row, Trained
-from smi.comparison.figure import figure
+from machine import RESULTS, command, footer, stamp, warn_if_dirty
+from smi.comparison.comparison import Comparison, Estimate, Row, TrainedRun
+from smi.comparison.figure import draw_comparison
 from smi.evaluation.results import Result, read_all
-from smi.paper.claims import Evidence, claims
+from smi.paper.claims import judge_claims
+from smi.paper.evidence import DatasetComparisons
 
 NAMES = {"cifar10-small": "CIFAR-10", "imagenette-small": "Imagenette photographs"}
 SCORES = {"kNN": "kNN", "linear-cached": "linear", "1 label": "1 label", "10 labels": "10 labels"}
@@ -32,7 +40,10 @@ SHOWN = {"BarlowTwins": "Barlow Twins"}
 
 
 def keep(folder: Path, commit: str) -> Path:
-    """A comparison, what is known of an untrained encoder and of pixels under its protocols, and the paper's claims on its runs."""
+    """Write a comparison, the scores of its floors, and the paper's claims on its runs.
+
+    The floors are an untrained encoder and pixels, under the protocols of the comparison.
+    """
     comparison = Comparison.read(folder)
     recipe = comparison.about["recipe"]
     out = RESULTS / f"comparison-{recipe}"
@@ -43,9 +54,11 @@ def keep(folder: Path, commit: str) -> Path:
             floors.setdefault(result.subject, {}).update(
                 {score.name: score.value for score in result.scores}
             )
-    found = [
+    measured_claims = [
         claim.plain()
-        for claim in claims([Evidence(NAMES[recipe], pair=comparison, sweep=comparison)])
+        for claim in judge_claims(
+            [DatasetComparisons(NAMES[recipe], pair=comparison, sweep=comparison)]
+        )
         if _measured(claim.name)
     ]
     about = stamp(
@@ -54,7 +67,7 @@ def keep(folder: Path, commit: str) -> Path:
     about |= {"commit": commit} if commit else {}
     for name, document in (
         ("comparison", comparison.plain() | about | {"floors": floors}),
-        ("claims", {"claims": found} | about),
+        ("claims", {"claims": measured_claims} | about),
     ):
         text = json.dumps(document, indent=1, ensure_ascii=False)
         text = re.sub(r"(?<=--root=)[^ \"]+|(?<=data=)/[^ \"]+(?=/)", "DATA", text).replace(
@@ -65,11 +78,11 @@ def keep(folder: Path, commit: str) -> Path:
 
 
 def _measured(name: str) -> bool:
-    return name not in ("cost", "no-gather")  # these are no matter of runs
+    return name not in ("cost", "no-gather")  # these do not depend on runs
 
 
 def show(recipe: str) -> str:
-    """Methods, then the sweep, in Markdown."""
+    """Format the methods and the sweep as Markdown."""
     folder = RESULTS / f"comparison-{recipe}"
     comparison = Comparison.read(folder)
     columns = {
@@ -91,29 +104,29 @@ def show(recipe: str) -> str:
         cells = [_cell(comparison.score(row, column)) for column in columns.values()]
         lines.append(f"| {_called(row)} | {' | '.join(cells)} | {gap} |")
     for subject, scores in sorted(comparison.about["floors"].items(), reverse=True):
-        lines.append(
-            f"| {subject} | {' | '.join(f'{100 * scores[name]:.1f}' if name in scores else '' for name in columns)} | |"
-        )
+        cells = [f"{100 * scores[name]:.1f}" if name in scores else "" for name in columns]
+        lines.append(f"| {subject} | {' | '.join(cells)} | |")
     swept = sorted(
         (row for row in comparison.rows if row.value is not None), key=lambda row: float(row.value)
     )
-    said = ", ".join(
+    sweep = ", ".join(
         f"{row.value:g}: {_cell(comparison.score(row, columns['linear-cached']))}" for row in swept
     )
     images = comparison.protocols[columns["kNN"][0]].protocol
-    lines += ["", f"SMI's λ, linear: {said}."]
+    lines += ["", f"SMI's λ, linear: {sweep}."]
     lines += [
         "",
-        f"{images['train']['images']:,} labelled images, {images['test']['images']:,} test images, {len(comparison.seeds)} seeds.",
+        f"{images['train']['images']:,} labelled images, {images['test']['images']:,} test images, "
+        f"{len(comparison.seeds)} seeds.",
     ]
     return "\n".join([*lines, "", footer(comparison.about)])
 
 
 def draw(recipe: str) -> Path:
-    """Nearest neighbours and the linear classifier: what the pages show."""
+    """Draw the scores of nearest neighbours and of the linear classifier for the docs."""
     whole = Comparison.read(RESULTS / f"comparison-{recipe}")
 
-    def some(result: Result) -> Result:
+    def shown_scores(result: Result) -> Result:
         return replace(
             result,
             scores=tuple(
@@ -121,27 +134,27 @@ def draw(recipe: str) -> Path:
             ),
         )
 
-    def kept(run: Trained) -> Trained:
+    def kept(run: TrainedRun) -> TrainedRun:
         return replace(
-            run, results=tuple(result for result in map(some, run.results) if result.scores)
+            run, results=tuple(result for result in map(shown_scores, run.results) if result.scores)
         )
 
     rows = [replace(row, runs=tuple(map(kept, row.runs))) for row in whole.rows]
-    drawn = figure(
+    drawn = draw_comparison(
         replace(whole, rows=tuple(rows)), costs=False
-    )  # runs beside other work are no measurement of time
+    )  # the times of runs beside other work do not count
     out = RESULTS.parent / "docs" / f"comparison-{recipe.removesuffix('-small')}.png"
     out.write_bytes(drawn.to_image(format="png", scale=1.4))
     return out
 
 
 def show_claims() -> str:
-    """Each claim, and what it came to on each set."""
+    """Format each claim and its verdict on each dataset as Markdown."""
     documents = {
         recipe: json.loads((RESULTS / f"comparison-{recipe}" / "claims.json").read_text())
         for recipe in NAMES
     }
-    lines = ["| claim | set | verdict | |", "|---|---|---|---|"]
+    lines = ["| claim | dataset | verdict | |", "|---|---|---|---|"]
     for number, claim in enumerate(next(iter(documents.values()))["claims"]):
         for recipe, document in documents.items():
             finding = document["claims"][number]["findings"][0]
@@ -156,34 +169,34 @@ def _called(row: Row) -> str:
     return SHOWN.get(row.method, row.method)
 
 
-def _cell(found: Estimate | None) -> str:
-    return (
-        ""
-        if found is None
-        else f"{100 * found.mean:.1f} ± {100 * found.half:.1f}"
-        if found.high is not None
-        else f"{100 * found.mean:.1f}"
-    )
+def _cell(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return ""
+    if estimate.high is None:
+        return f"{100 * estimate.mean:.1f}"
+    return f"{100 * estimate.mean:.1f} ± {100 * estimate.half:.1f}"
 
 
-def _points(found: Estimate | None) -> str:
-    return "" if found is None else found.points
+def _points(estimate: Estimate | None) -> str:
+    return "" if estimate is None else estimate.points
 
 
 def main() -> None:
     parser = command(__doc__)
-    parser.add_argument("what", choices=("keep", "show", "claims", "draw"))
+    parser.add_argument("action", choices=("keep", "show", "claims", "draw"))
     parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument(
-        "--commit", default="", help="of the code that made the runs (default: this one)"
+        "--commit", default="", help="the commit of the code that made the runs (default: this one)"
     )
     arguments = parser.parse_args()
-    if arguments.what == "claims":
+    if arguments.action == "claims":
         print(show_claims())
-    elif arguments.what == "show":
+    elif arguments.action == "show":
         print("\n\n".join(show(recipe) for recipe in NAMES))
-    elif arguments.what == "draw":
+    elif arguments.action == "draw":
         print(*map(draw, NAMES), sep="\n")
+    if arguments.folders and not arguments.commit:
+        warn_if_dirty()
     for folder in arguments.folders:
         print(keep(folder, arguments.commit))
 

@@ -1,13 +1,16 @@
-"""Small recipes measured: each method's main knob, on a validation part of the training images, and then every method with what was chosen.
+"""Choose the main hyperparameter of each method on small recipes, then measure every method.
 
-    python benchmarks/knobs.py cifar10-small --root DIR           DIR holds the set's folder; writes results/knobs-cifar10-small.json
-    python benchmarks/knobs.py imagenette-small --data DIR        DIR holds train/ and val/
-    python benchmarks/knobs.py cifar10-small --chosen --root DIR  every method as the recipe has it; results/methods-cifar10-small.json
-    python benchmarks/knobs.py cifar10-small --show               prints the table of that file again
+    python benchmarks/knobs.py cifar10-small --root DIR      DIR holds the folder of the dataset
+    python benchmarks/knobs.py imagenette-small --data DIR   DIR holds train/ and val/
+    python benchmarks/knobs.py cifar10-small --chosen --root DIR    every method as in the recipe
+    python benchmarks/knobs.py cifar10-small --show          prints the table of the last run
 
-Knobs: four values for every method, all with the same budget and seed. A tenth of the training images (of few, three tenths) is kept apart
-to judge by; the set's own val or test images are not looked at. Chosen: kNN on those, after the last epoch. What is in the file already is
-not run again.
+The results are written to results/knobs-RECIPE.json, and with --chosen to
+results/methods-RECIPE.json. Trials that are in the file already are not run again.
+
+Four values are tried for every method, all with the same budget and seed. They are judged on
+held-out training images: a tenth of them, or three tenths where there are few. The val or test
+images of the dataset are not used. --chosen measures kNN on those, after the last epoch.
 """
 
 import json
@@ -15,9 +18,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from machine import RESULTS, command, footer, stamp
+from machine import RESULTS, command, footer, stamp, warn_if_dirty
 
-# The knob and its values; and settings that make a method fit a small set, the same for each value.
+# The hyperparameter of each method and its values.
 KNOBS: dict[str, tuple[str, tuple[float, ...]]] = {
     "SMI": ("redundancy_weight", (0.01, 0.03, 0.1, 0.3)),
     "BarlowTwins": ("redundancy_weight", (0.0051, 0.02, 0.04, 0.08)),
@@ -67,19 +70,24 @@ def run(
                 else [(method, f"{value:g}", {f"method.{knob}": value}) for value in values]
             )
     for method, label, settings in trials[part[0] :: part[1]]:
-        found = results["trials"].setdefault(method, {})
-        if label in found:
+        trials_of_method = results["trials"].setdefault(method, {})
+        if label in trials_of_method:
             continue
         with tempfile.TemporaryDirectory() as folder:
             trained = smi.pretrain(
-                recipe, out=f"{folder}/run", method=method, settings=common | settings, **where
+                recipe,
+                out=f"{folder}/run",
+                data=where["data"],
+                method=method,
+                overrides=common | settings,
+                runtime=smi.Runtime(root=where["root"]),
             )
             losses = [line["loss"] for line in trained.metrics()]
-            found[label] = {
+            trials_of_method[label] = {
                 "knn": trained.probes()[-1]["probe"]["knn"],
                 "loss": [losses[0], losses[-1]],
             }
-        print(f"{method} {settings}: {found[label]}", flush=True)
+        print(f"{method} {settings}: {trials_of_method[label]}", flush=True)
         about = stamp(f"{torch.get_num_threads()} thread(s)", torch=torch.__version__)
         out.write_text(
             json.dumps(results | about | {"recipe": recipe, "budget": budget}, indent=2) + "\n"
@@ -87,7 +95,7 @@ def run(
 
 
 def untrained(recipe: str, common: dict[str, Any], where: dict[str, Any]) -> float:
-    """kNN on the same images of the encoder that all methods start from."""
+    """Measure kNN on the same images for the encoder that all methods start from."""
     import torch
 
     from smi.config.resolve import resolve
@@ -107,24 +115,25 @@ def untrained(recipe: str, common: dict[str, Any], where: dict[str, Any]) -> flo
 
 
 def table(results: dict) -> str:
-    chosen = all(list(found) == [""] for found in results["trials"].values())
+    chosen = all(list(trials) == [""] for trials in results["trials"].values())
     lines = (
         ["| method | kNN on test images | loss, first and last line |", "|---|---:|---:|"]
         if chosen
         else []
     )
     lines = lines or [
-        "| method | knob | kNN on validation images | loss of the best, first and last line |",
+        "| method | hyperparameter | kNN on validation images "
+        "| loss of the best, first and last line |",
         "|---|---|---|---:|",
     ]
-    for method, found in results["trials"].items():
-        best = max(found, key=lambda value: found[value]["knn"])
-        first, last = found[best]["loss"]
+    for method, trials in results["trials"].items():
+        best = max(trials, key=lambda value: trials[value]["knn"])
+        first, last = trials[best]["loss"]
         values = ", ".join(
             f"{'**' * (v == best)}{v}: {trial['knn']:.3f}{'**' * (v == best)}"
-            for v, trial in found.items()
+            for v, trial in trials.items()
         )
-        cells = f"{found[best]['knn']:.3f}" if chosen else f"`{KNOBS[method][0]}` | {values}"
+        cells = f"{trials[best]['knn']:.3f}" if chosen else f"`{KNOBS[method][0]}` | {values}"
         lines.append(f"| {method} | {cells} | {first:.4g} → {last:.4g} |")
     lines.append(f"| untrained encoder | {'' if chosen else '| '}{results['untrained']:.3f} | |")
     budget = ", ".join(f"`{name}` {value}" for name, value in results["budget"].items())
@@ -134,11 +143,11 @@ def table(results: dict) -> str:
 
 
 def merged(parts: list[dict]) -> dict:
-    """One result of several, each run by a process of its own."""
+    """Merge the results of several processes."""
     trials: dict[str, dict[str, Any]] = {}
     for part in parts:
-        for method, found in part["trials"].items():
-            trials[method] = trials.get(method, {}) | found
+        for method, new_trials in part["trials"].items():
+            trials[method] = trials.get(method, {}) | new_trials
     order = {method: [f"{value:g}" for value in values] for method, (_, values) in KNOBS.items()}
     return parts[0] | {
         "trials": {
@@ -154,7 +163,7 @@ def main() -> None:
     parser.add_argument("recipe", choices=BUDGETS)
     parser.add_argument("--root", type=Path)
     parser.add_argument("--data")
-    parser.add_argument("--methods", nargs="*", default=[], help="only these")
+    parser.add_argument("--methods", nargs="*", default=[], help="run only these methods")
     parser.add_argument(
         "--part",
         type=int,
@@ -164,7 +173,7 @@ def main() -> None:
         help="share the work with other processes",
     )
     parser.add_argument(
-        "--chosen", action="store_true", help="every method once, as the recipe has it"
+        "--chosen", action="store_true", help="run every method once, as in the recipe"
     )
     parser.add_argument("--show", action="store_true")
     arguments = parser.parse_args()
@@ -175,6 +184,7 @@ def main() -> None:
         else [out]
     )
     if not arguments.show:
+        warn_if_dirty()
         where = {"root": arguments.root, "data": arguments.data}
         run(
             arguments.recipe,

@@ -1,11 +1,13 @@
-"""Time and memory of our losses against what they cannot avoid and against lightly's.
+"""Measure time and memory of our losses against their matrix products and against lightly.
 
-    python benchmarks/losses.py                 about three minutes; prints the table, writes results/benchmark-losses.json
-    python benchmarks/losses.py --show          prints the table of that file again
+    python benchmarks/losses.py           about three minutes; writes results/benchmark-losses.json
+    python benchmarks/losses.py --show    prints the table of the last run
 
-Forward and backward on two threads. Everything at one size takes turns, round after round; in its turn each runs to warm up, then for the
-record, and the median counts. A ratio is the median over rounds of the ratio within a round, so that what slows the machine for a while
-slows both sides; what takes seconds has one round only. Opponents are used as their documentation does: `criterion(z0, z1).backward()`.
+Forward and backward on two threads. All losses of one size take turns in every round. In its turn,
+each runs to warm up and then several times; the median counts. A ratio is the median over rounds of
+the ratio within a round, so that a temporary slowdown of the machine affects both sides. Losses
+that take seconds have one round only. lightly is used as its documentation does:
+`criterion(z0, z1).backward()`.
 """
 
 import os
@@ -15,9 +17,7 @@ from collections.abc import Callable, Container
 
 from machine import command, footer, main, stamp
 
-os.environ.setdefault(
-    "KINETO_LOG_LEVEL", "99"
-)  # the profiler that counts memory speaks on the terminal otherwise
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the profiler that counts memory
 
 N, K = 256, 8192
 
@@ -28,7 +28,7 @@ def run(_: object) -> dict:
     import torch
 
     from smi import losses
-    from smi.paper.cost import peak_bytes
+    from smi.paper.timing import peak_bytes
 
     torch.set_num_threads(2)
 
@@ -90,7 +90,11 @@ def run(_: object) -> dict:
 def medians(
     steps: dict[str, Callable[[], None]], slow: Container[str] = ()
 ) -> dict[str, list[float]]:
-    """Seconds by name: a median of eight in each of seven rounds, after two to warm up; for the slow, one round of three after one."""
+    """Return the median seconds of every round, by name.
+
+    There are seven rounds of eight runs, after two runs to warm up. Slow steps have one round of
+    three runs, after one.
+    """
     rounds: dict[str, list[float]] = {name: [] for name in steps}
     for current in range(7):
         for name, step in steps.items():
@@ -107,7 +111,7 @@ def medians(
 
 
 def ratio(rounds: dict[str, list[float]], slower: str, faster: str) -> float:
-    """The median over rounds; against one that had a single round, that of the medians."""
+    """Return the median over rounds of the ratio; with a single round, the ratio of medians."""
     a, b = rounds[slower], rounds[faster]
     if len(a) == len(b):
         return statistics.median(x / y for x, y in zip(a, b, strict=True))
@@ -150,7 +154,7 @@ def table(results: dict) -> str:
             400,
         )
     )
-    lines = ["| ratio (forward + backward) | measured | asked for |", "|---|---:|---:|"]
+    lines = ["| ratio (forward + backward) | measured | target |", "|---|---:|---:|"]
     lines += [f"| {name} | {value:.3g} | {sign} {target:g} |" for name, value, sign, target in rows]
     lines += ["", f"| at {N}×{K} | milliseconds |", "|---|---:|"]
     lines += [

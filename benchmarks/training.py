@@ -1,15 +1,17 @@
-"""Images per second of `smi pretrain`, end to end, against lightly's examples and against the network alone.
+"""Measure images per second of `smi pretrain` against lightly and against the network alone.
 
-    python benchmarks/training.py --root DIR     DIR holds cifar-10-batches-bin; about ten minutes; writes results/benchmark-training.json
-    python benchmarks/training.py --show         prints the table of that file again
+    python benchmarks/training.py --root DIR    DIR holds cifar-10-batches-bin; about ten minutes;
+                                                writes results/benchmark-training.json
+    python benchmarks/training.py --show        prints the table of the last run
 
-CIFAR-10, batches of 256, the encoder of the recipe cifar10-small, a projector of 3 x 4096, two threads. All take turns, round after
-round, each in a process of its own: it warms up, then trains some steps for the record. A ratio is the median over rounds of the ratio
-within a round.
+CIFAR-10, batches of 256, the encoder of the recipe cifar10-small, a projector of 3 x 4096, two
+threads. All take turns in every round, each in its own process: it warms up, then trains some
+steps. A ratio is the median over rounds of the ratio within a round.
 
-smi: the command's own function, everything included: reading, views, forward, backward, AdamW, metrics (a line every four steps here; the
-recipe has one every ten). lightly: as its example of Barlow Twins and of SimCLR on CIFAR-10 does: its transforms, a DataLoader (with two
-workers, as there are cores), its head, its loss, SGD. Network alone: forward and backward of encoder and projector on ready tensors.
+smi: the function of the command with everything: reading, views, forward, backward, AdamW, metrics
+(a line every four steps here; every ten in the recipe). lightly: as in its examples of Barlow Twins
+and SimCLR on CIFAR-10: its transforms, a DataLoader (with two workers for two cores), its head, its
+loss, SGD. Network alone: forward and backward of encoder and projector on prepared tensors.
 """
 
 import json
@@ -66,9 +68,8 @@ def measure(name: str, root: Path | None) -> dict[str, Any]:
         return {"images_per_second": _lightly(name.split(", ")[1], _images(root)), "shares": []}
     parts: dict[str, list[float]] = {"gradient norm": [], "metrics": []}
     speed = _ours(name.split(", ")[1], root, parts)
-    metrics = (
-        statistics.median(parts["gradient norm"]) + statistics.median(parts["metrics"]) / 10
-    )  # as often as the recipe has them
+    # The recipe writes metrics every ten steps.
+    metrics = statistics.median(parts["gradient norm"]) + statistics.median(parts["metrics"]) / 10
     return {"images_per_second": speed, "shares": [metrics * speed / N] if name == OURS else []}
 
 
@@ -82,12 +83,13 @@ def _ours(method: str, root: Path | None, parts: dict[str, list[float]]) -> floa
     import smi
     import smi.training.journal
     import smi.training.loop
+    from smi.device import Runtime
 
     with (
         tempfile.TemporaryDirectory() as folder,
         _timed(smi.training.loop, "gradient_norm", parts, "gradient norm"),
     ):
-        with _timed(smi.training.journal.Journal, "_line", parts, "metrics"):
+        with _timed(smi.training.journal.Journal, "_write_metrics", parts, "metrics"):
             settings = {
                 "data.images": N * (WARM_UP + STEPS),
                 "log.every": EVERY,
@@ -99,9 +101,8 @@ def _ours(method: str, root: Path | None, parts: dict[str, list[float]]) -> floa
                 "cifar10-small",
                 out=f"{folder}/run",
                 method=method,
-                epochs=1,
-                root=root,
-                settings=settings,
+                overrides=settings | {"epochs": 1},
+                runtime=Runtime(root=root),
             )
         times = [EVERY * N / line["timing"]["images_per_second"] for line in run.metrics()]
     return STEPS * N / sum(times[WARM_UP // EVERY :])
@@ -164,7 +165,7 @@ def _lightly(method: str, images: Any) -> float:
     from torch.utils.data import DataLoader, Dataset
 
     class Pictures(Dataset):
-        """As torchvision's CIFAR10: an array becomes a PIL image, which is transformed."""
+        """Transform arrays as PIL images, like torchvision's CIFAR10."""
 
         def __init__(self, transform: Any):
             self.data, self.transform = images.permute(0, 2, 3, 1).numpy(), transform
@@ -230,7 +231,7 @@ def table(results: dict) -> str:
         ("`smi pretrain` with SMI ÷ the network alone", ratio(rounds, OURS, ALONE), "≥", 0.9),
         ("share of a step that metrics take", results["logging_share"], "≤", 0.03),
     ]
-    lines = ["| ratio | measured | asked for |", "|---|---:|---:|"]
+    lines = ["| ratio | measured | target |", "|---|---:|---:|"]
     lines += [f"| {name} | {value:.3g} | {sign} {target:g} |" for name, value, sign, target in rows]
     lines += ["", "| | images/s, median | rounds |", "|---|---:|---|"]
     lines += [
@@ -245,7 +246,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "--root", type=Path, help="the folder that holds cifar-10-batches-bin (default: smi's own)"
     )
-    parser.add_argument("--one", choices=CONTENDERS, help="measure this one, once, and print JSON")
+    parser.add_argument("--one", choices=CONTENDERS, help="measure only this, once, and print JSON")
     if (arguments := parser.parse_known_args()[0]).one:
         print(json.dumps(measure(arguments.one, arguments.root)))
     else:

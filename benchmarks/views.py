@@ -1,12 +1,14 @@
-"""Views a second against torchvision, kornia and lightly, and how far our pixels are from torchvision's.
+"""Measure views per second against torchvision, kornia and lightly, and compare the pixels.
 
-    python benchmarks/views.py                 about two minutes; prints the table, writes results/benchmark-views.json
-    python benchmarks/views.py --show          prints the table of that file again
+    python benchmarks/views.py           about two minutes; writes results/benchmark-views.json
+    python benchmarks/views.py --show    prints the table of the last run
 
-One thread for everyone, the same policy, the same images, already in memory as each wants them: PIL images, uint8 tensors or a batch.
-Everyone makes normalised float views of a whole batch, and both views of each image. Opponents are used as their documentation does:
-torchvision and lightly image by image, stacked; kornia as a sequence of modules on the batch. All take turns, round after round, after one
-that warms up; a ratio is the median over rounds of the ratio within a round.
+All libraries use one thread, the same policy and the same images, which are already in memory in
+the form that each library needs: PIL images, uint8 tensors or a batch. Each makes both normalised
+float views of every image of a batch. The other libraries are used as their documentation does:
+torchvision and lightly image by image, stacked; kornia as a sequence of modules on the batch. All
+take turns in every round, after one round to warm up; a ratio is the median over rounds of the
+ratio within a round.
 """
 
 import os
@@ -20,11 +22,11 @@ from collections.abc import Callable
 from machine import command, footer, main, stamp
 
 ROUNDS = 9
-SETTINGS = {
+SETTINGS = {  # side of the images in pixels, number of images
     "cifar10": (32, 256),
     "imagenette": (160, 48),
     "imagenet": (256, 32),
-}  # pixels of the images, how many
+}
 OURS, PLAIN = "smi", "smi, PyTorch's operations"
 PIL, TENSORS, KORNIA, LIGHTLY = (
     "torchvision on PIL",
@@ -170,7 +172,7 @@ def lightly_pair(chosen):
 
 
 def turns(contestants: dict[str, Callable[[], object]], num_views: int) -> dict[str, list[float]]:
-    """Views a second by name, once in each round."""
+    """Return the views per second of every round, by name."""
     rates: dict[str, list[float]] = {name: [] for name in contestants}
     for current in range(1 + ROUNDS):
         for name, step in contestants.items():
@@ -183,7 +185,7 @@ def turns(contestants: dict[str, Callable[[], object]], num_views: int) -> dict[
 
 
 def distance(name: str, images) -> dict[str, dict[str, float]]:
-    """Between our views and torchvision's of the same images with the same parameters, in grey levels."""
+    """Compare our views with torchvision's for the same images and parameters, in grey levels."""
     import torch
     from torchvision.transforms.functional import to_pil_image
 
@@ -191,7 +193,7 @@ def distance(name: str, images) -> dict[str, dict[str, float]]:
 
     views = Views(Policy("bare", policy(name).views, (0, 0, 0), (1, 1, 1)), compiled=True)
     images = images[:24]
-    found: dict[str, list[torch.Tensor]] = {
+    distances: dict[str, list[torch.Tensor]] = {
         "float tensors": [],
         "uint8 tensors": [],
         "PIL images": [],
@@ -204,8 +206,9 @@ def distance(name: str, images) -> dict[str, dict[str, float]]:
                 ("uint8 tensors", image, 1),
                 ("PIL images", to_pil_image(image), 1),
             ):
-                found[kind].append((ours[i] - unit * follow(start, parameters, i)).abs().flatten())
-    joined = {kind: torch.cat(values) for kind, values in found.items()}
+                theirs = unit * follow(start, parameters, i)
+                distances[kind].append((ours[i] - theirs).abs().flatten())
+    joined = {kind: torch.cat(values) for kind, values in distances.items()}
     return {
         kind: {"mean": all_.mean().item(), "within_1": (all_ <= 1).float().mean().item()}
         for kind, all_ in joined.items()
@@ -213,7 +216,7 @@ def distance(name: str, images) -> dict[str, dict[str, float]]:
 
 
 def follow(image, p, i: int):
-    """torchvision's functions one after another, as our parameters say: float or uint8 [3, S, S]."""
+    """Apply torchvision's functions with our parameters; return float or uint8 [3, S, S]."""
     import PIL.Image
     from torchvision.transforms.v2 import functional as F
 
@@ -236,24 +239,27 @@ def follow(image, p, i: int):
 
 
 def compile_seconds() -> list[float]:
-    """What the first use on a machine waits for, three times over: into an empty cache, by a process of its own."""
-    code = "import time; from smi.views import compiled; t = time.perf_counter(); compiled.find_kernel(); print(time.perf_counter() - t)"
+    """Time compiling the kernel three times, each in a new process with an empty cache."""
+    code = (
+        "import time; from smi.views import compiled; t = time.perf_counter(); "
+        "compiled.find_kernel(); print(time.perf_counter() - t)"
+    )
     seconds = []
     for _ in range(3):
         with tempfile.TemporaryDirectory() as scratch:
-            found = subprocess.run(
+            ran = subprocess.run(
                 [sys.executable, "-c", code],
                 env={**os.environ, "SMI_CACHE": scratch},
                 capture_output=True,
                 text=True,
                 check=True,
             )
-        seconds.append(float(found.stdout))
+        seconds.append(float(ran.stdout))
     return seconds
 
 
 def pictures(n: int, pixels: int):
-    """Smooth noise in all colours; what is in an image hardly changes how long its views take."""
+    """Draw smooth noise in all colours; the content of an image hardly changes the time."""
     import torch
 
     x = torch.nn.functional.interpolate(
@@ -278,7 +284,7 @@ def table(results: dict) -> str:
     ):
         fastest = min(opponents, key=lambda opponent: ratio(rates[name], opponent))
         rows.append((label, name, fastest, target))
-    lines = ["| views a second: ours ÷ theirs | measured | asked for |", "|---|---:|---:|"]
+    lines = ["| views a second: ours ÷ theirs | measured | target |", "|---|---:|---:|"]
     for label, name, opponent, target in rows:
         fastest = " (the fastest opponent)" if target in (4, 3) and name != "cifar10" else ""
         lines.append(
@@ -294,11 +300,14 @@ def table(results: dict) -> str:
         f"|---|{'---:|' * len(rates)}",
     ]
     for kind in results["grey_levels"]["cifar10"]:
-        found = [results["grey_levels"][name][kind] for name in rates]
-        cells = " | ".join(f"{one['mean']:.2g} ({100 * one['within_1']:.3g} %)" for one in found)
+        levels = [results["grey_levels"][name][kind] for name in rates]
+        cells = " | ".join(
+            f"{level['mean']:.2g} ({100 * level['within_1']:.3g} %)" for level in levels
+        )
         lines.append(f"| on {kind}: mean difference in grey levels (share within 1) | {cells} |")
-    first = f"Compiling the kernel, once on a machine: {statistics.median(results['compile_seconds']):.1f} s."
-    return "\n".join([*lines, "", first, "", footer(results)])
+    seconds = statistics.median(results["compile_seconds"])
+    compiling = f"Compiling the kernel, once on a machine: {seconds:.1f} s."
+    return "\n".join([*lines, "", compiling, "", footer(results)])
 
 
 if __name__ == "__main__":

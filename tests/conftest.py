@@ -3,23 +3,24 @@ import shutil
 import subprocess
 import sys
 
-if (
-    "PYTEST_XDIST_WORKER" in os.environ
-):  # a thread each: more than there are cores wait for one another, several times as long
+if "PYTEST_XDIST_WORKER" in os.environ:  # more threads than cores wait for one another
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
 
-# The longest files, which begin first: of two processes none then works alone for long at the end.
+from support.browser import wait_until
+
+# The slowest files start first, so that no process works alone for long at the end.
 LONGEST = (
-    "test_pretraining",
+    "test_pretrain",
     "test_export",
     "test_compare",
     "test_rivals",
-    "test_reporting",
-    "test_embedding",
-    "test_evaluation",
+    "test_report",
+    "test_reproduce",
+    "test_evaluate",
+    "test_embed",
     "test_demo",
 )
 
@@ -69,7 +70,8 @@ class OnMPS(torch.Tensor):
             return found.as_subclass(torch.Tensor)
         if isinstance(found, torch.Tensor) and found.dtype == torch.float64:
             raise TypeError(
-                "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64"
+                "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support "
+                "float64"
             )
         return found
 
@@ -82,7 +84,7 @@ def on_mps():
 
 @pytest.fixture
 def smi_here(monkeypatch, capsys):
-    """`smi_here("pretrain", …)`: the command's entry point in this process, for what needs none of its own. Seconds are saved each time."""
+    """`smi_here("pretrain", …)`: run a command in this process, which saves seconds each time."""
 
     def command(*words: object) -> subprocess.CompletedProcess[str]:
         from smi.cli import main
@@ -148,8 +150,12 @@ def page(browser):
 
 @pytest.fixture
 def drawn(page):
-    """`drawn()`: wait until the figures of a report that are in sight, or nearly, are drawn as wide as their place is now."""
-    near = "[...document.querySelectorAll('[data-plot]')].filter(e => e.clientWidth && e.getBoundingClientRect().top < innerHeight + 600)"
-    return lambda: page.wait_for_function(
-        f"{near}.every(e => e.querySelector('.main-svg')?.clientWidth === e.clientWidth)"
-    )
+    """`drawn()`: wait until all figures in sight, or nearly, are drawn at their present width."""
+    return lambda: wait_until(page, DRAWN)
+
+
+DRAWN = """
+[...document.querySelectorAll('[data-plot]')]
+  .filter(e => e.clientWidth && e.getBoundingClientRect().top < innerHeight + 600)
+  .every(e => e.querySelector('.main-svg')?.clientWidth === e.clientWidth)
+"""

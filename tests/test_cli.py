@@ -1,7 +1,10 @@
 """The command line through its real entry point."""
 
+import ast
+import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import smi
+from smi.cli import COMMANDS, GROUPS, load_function
 
 SMI = Path(sys.executable).with_name("smi")
 
@@ -53,7 +57,19 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(arguments):
     assert "--help" in result.stderr
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["cost", "--help"], ["cost"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        *([command.name, "--help"] for command in COMMANDS),
+        ["cost"],
+        ["pretrain", "--list"],
+        ["figure", "--list"],
+        ["reproduce", "--list"],
+    ],
+    ids=" ".join,
+)
 def test_answers_without_torch(arguments):
     code = (
         "import sys, smi.cli; sys.argv = ['smi', *sys.argv[1:]]\n"
@@ -69,6 +85,30 @@ def test_answers_without_torch(arguments):
         check=False,
     )
     assert result.returncode == 0, result.stderr
+    assert result.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_option_has_a_help_text_and_a_parameter(command):
+    """Every option reaches the function that the command calls."""
+    function = load_function(command.calls)
+    parameters = set(inspect.signature(function).parameters)
+    overrides = set(command.overrides or ())
+    assert overrides == set() or "overrides" in parameters
+    for name, arguments in command.options:
+        assert len(arguments["help"].split()) > 1, name
+        dest = arguments.get("dest", name.removeprefix("--").replace("-", "_"))
+        if dest == "form" or dest in command.instead:
+            continue
+        grouped = {
+            name
+            for parameter, (_, names) in GROUPS.items()
+            if parameter in parameters
+            for name in names
+        }
+        assert dest in parameters | overrides | grouped, f"{command.name} {name}"
+    for path in (*command.instead.values(), command.shows or command.calls):
+        assert callable(load_function(path))
 
 
 def test_module_and_version():
@@ -119,13 +159,56 @@ def test_a_full_disk_is_one_sentence():
 def test_too_large_to_measure_is_one_sentence():
     result = run("cost", "--measure", "--batch", "100000", "--dim", "1000000000")
     assert result.returncode == 2
-    assert result.stderr.startswith("smi: the memory here does not suffice")
+    assert result.stderr.startswith("smi: there is not enough memory to measure")
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_public_names():
+CALLABLES = (
+    "pretrain",
+    "evaluate",
+    "compare",
+    "report",
+    "reproduce",
+    "embed",
+    "neighbours",
+    "export",
+    "diagnose",
+    "load",
+    "Run",
+    "SMILoss",
+)
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_public_names_are_callables_whose_docstrings_show_a_call(name):
+    function = getattr(smi, name)
+    assert callable(function)
+    assert re.search(rf"\b{name}\(.*\)", function.__doc__, re.DOTALL), f"smi.{name}"
+    assert name in dir(smi)
+
+
+@pytest.mark.parametrize("name", [name for name in CALLABLES if name.islower() and name != "load"])
+def test_public_functions_can_be_silenced(name):
+    quiet = inspect.signature(getattr(smi, name)).parameters["quiet"]
+    assert quiet.default is False
+    assert quiet.kind is quiet.KEYWORD_ONLY
+
+
+def test_public_modules():
     assert smi.SMILoss is smi.losses.SMILoss
     assert smi.nn.Queue
-    assert set(dir(smi)) >= {"SMILoss", "losses", "nn"}
+    assert smi.Runtime(device="cpu").device == "cpu"
     with pytest.raises(AttributeError, match="no attribute 'SMILos'"):
         _ = smi.SMILos
+
+
+def test_the_library_prints_in_one_place():
+    """Bare prints cannot be silenced: library code uses `say` and `announce`."""
+    package = Path(smi.__file__).parent
+    prints = [
+        f"{path.relative_to(package)}:{node.lineno}"
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print"
+    ]
+    assert {place.split(":")[0] for place in prints} <= {"cli.py", "terminal.py"}, prints

@@ -1,5 +1,6 @@
-"""What this machine has to compute with."""
+"""Test the choice and description of devices, and the handling of memory."""
 
+import platform
 import subprocess
 import sys
 
@@ -7,13 +8,14 @@ import pytest
 import torch
 
 from smi.device import (
+    Runtime,
     autocast,
     choose_device,
     choose_precision,
     describe_device,
-    give_back,
     keep_memory,
     peak_memory_mb,
+    release_memory,
     versions,
 )
 from smi.errors import UserError
@@ -21,14 +23,14 @@ from smi.errors import UserError
 CPU = torch.device("cpu")
 
 
-def test_a_device_that_is_not_there_is_a_sentence():
+def test_an_unavailable_device_is_a_user_error():
     assert choose_device("cpu") == CPU
     for name in ("tpu", "cuda:99", "mps:7" if not torch.backends.mps.is_available() else "tpu"):
         with pytest.raises(UserError, match="device"):
             choose_device(name)
 
 
-def test_bfloat16_only_where_it_is_asked_for_or_a_gpu_has_it():
+def test_bfloat16_is_used_only_on_request_or_on_a_gpu_that_has_it():
     assert choose_precision("auto", CPU) == "float32"
     assert choose_precision("bfloat16", CPU) == "bfloat16"
     a = torch.ones(2, 2)
@@ -44,27 +46,105 @@ def test_facts():
     assert torch.__version__.startswith(versions()["torch"])
 
 
-def test_memory_is_given_back_by_the_device_that_has_it(monkeypatch):
-    given = []
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given.append("cuda"))
-    monkeypatch.setattr(torch.mps, "empty_cache", lambda: given.append("mps"))
+def test_memory_is_released_by_the_device_that_holds_it(monkeypatch):
+    released = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: released.append("cuda"))
+    monkeypatch.setattr(torch.mps, "empty_cache", lambda: released.append("mps"))
     for name in ("cuda:0", "mps", "cpu"):
-        give_back(torch.device(name))
-    assert given == ["cuda", "mps"]
+        release_memory(torch.device(name))
+    assert released == ["cuda", "mps"]
 
 
-def test_keeping_memory_changes_no_result():
-    before = torch.arange(10_000_000).sum()
+class FakeLibrary:
+    """Record the calls of mallopt."""
+
+    def __init__(self):
+        self.calls = []
+
+    def mallopt(self, parameter: int, value: int) -> int:
+        self.calls.append((parameter, value))
+        return 1
+
+
+def test_keep_memory_raises_the_thresholds_of_glibc(monkeypatch):
+    library = FakeLibrary()
+    monkeypatch.setattr("smi.device.ctypes.CDLL", lambda name: library)
+    monkeypatch.setattr("smi.device.sys.platform", "darwin")
     keep_memory()
-    assert torch.arange(10_000_000).sum() == before
+    assert library.calls == []
+    monkeypatch.setattr("smi.device.sys.platform", "linux")
+    keep_memory()
+    # malloc.h: M_TRIM_THRESHOLD is -1, M_MMAP_THRESHOLD is -3
+    assert library.calls == [(-1, 2**31 - 1), (-3, 2**30)]
+
+
+def test_keep_memory_works_without_glibc(monkeypatch):
+    monkeypatch.setattr("smi.device.ctypes.CDLL", lambda name: object())  # as with musl
+    keep_memory()
+
+    def missing(name):
+        raise OSError("no C library")
+
+    monkeypatch.setattr("smi.device.ctypes.CDLL", missing)
+    keep_memory()
+
+
+def test_only_a_cpu_keeps_memory(monkeypatch):
+    calls = []
+    monkeypatch.setattr("smi.device.keep_memory", lambda: calls.append("kept"))
+    monkeypatch.setattr("smi.device.choose_device", torch.device)
+    Runtime("meta").choose_device()
+    assert calls == []
+    Runtime("cpu").choose_device()
+    assert calls == ["kept"]
+
+
+COUNT_PAGE_FAULTS = """
+import ctypes, resource, sys
+from smi.device import keep_memory
+
+if sys.argv[1] == "keep":
+    keep_memory()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.malloc.argtypes = [ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+size = 64 * 2**20
+total = 0
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for step in range(10):
+    block = libc.malloc(size)
+    ctypes.memset(block, step, size)
+    total += ctypes.c_ubyte.from_address(block + size - 1).value
+    libc.free(block)
+print(total, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
 
 
 @pytest.mark.skipif(
-    sys.platform != "linux", reason="elsewhere the system does not count what came before"
+    sys.platform != "linux" or platform.libc_ver()[0] != "glibc", reason="needs glibc"
 )
-def test_peak_memory_is_not_that_of_the_process_that_started_this_one():
+def test_kept_memory_is_used_again_without_page_faults():
+    """Compare two processes that allocate, fill and free a large block ten times."""
+    outputs = []
+    for mode in ("keep", "default"):
+        command = [sys.executable, "-c", COUNT_PAGE_FAULTS, mode]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True)
+        outputs.append([int(word) for word in ran.stdout.split()])
+    (kept_total, kept_faults), (default_total, default_faults) = outputs
+    assert kept_total == default_total == sum(range(10))
+    assert kept_faults < default_faults / 2
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="other systems do not count the peak of the parent process"
+)
+def test_peak_memory_does_not_include_the_parent_process():
     large = b"x" * 800_000_000
-    code = "import torch; from smi.device import peak_memory_mb; print(peak_memory_mb(torch.device('cpu')))"
+    code = (
+        "import torch; from smi.device import peak_memory_mb; "
+        "print(peak_memory_mb(torch.device('cpu')))"
+    )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )

@@ -1,4 +1,8 @@
-"""Two real processes with different data: SMI is the mean of local losses, the joined ones equal one process with the joined batch."""
+"""Compare two real processes that have different data with one process.
+
+The loss of SMI is the mean of local losses. The joined losses equal those of one process with the
+joined batch.
+"""
 
 import json
 import os
@@ -37,12 +41,8 @@ JOINED = {
         8,
     ),
 }
-MEANS = (
-    "swav",
-    "negative_cosine",
-    "info_nce",
-    "dino",
-)  # over samples: each process has its own value, and their mean is the joined one
+# Means over samples: each process has its own value, and their mean is the joined loss.
+MEANS = ("swav", "negative_cosine", "info_nce", "dino")
 LOCAL = {"smi": (losses.smi_loss, 8), "smi_plain": (losses.smi_loss_plain, 8)}
 
 
@@ -58,7 +58,7 @@ def network(dim: int) -> nn.Module:
 
 
 def step(loss, model, x1, x2):
-    """Value, gradients of the weights, and gradients of the embeddings."""
+    """Return the loss, the gradients of the weights, and those of the embeddings."""
     z1, z2 = model(torch.cat([x1, x2])).chunk(2)
     z1.retain_grad()
     z2.retain_grad()
@@ -73,7 +73,7 @@ def step(loss, model, x1, x2):
 
 
 def collectives_of(loss, dim: int, rank: int) -> dict[str, object]:
-    """Which functions of torch.distributed a step calls, without DDP's own, and what gathering sends."""
+    """Return the collectives that a step calls, without those of DDP, and the bytes it sends."""
     called, sent = [], []
     names = [
         name
@@ -104,7 +104,7 @@ def collectives_of(loss, dim: int, rank: int) -> dict[str, object]:
 
 
 def work(rank: int, folder: Path) -> None:
-    """What each of the two processes does: every loss under DDP, and every piece of state fed with its own data."""
+    """Run one of the two processes: every loss under DDP, and every state updated with its data."""
     results: dict[str, object] = {"world_size": world_size()}
     for name, (loss, dim) in (JOINED | LOCAL).items():
         results[name] = step(loss, DistributedDataParallel(network(dim)), *inputs(rank))
@@ -131,7 +131,7 @@ def work(rank: int, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    """The results of two processes started as torchrun would start them."""
+    """Return the results of two processes that are started as torchrun would start them."""
     folder = tmp_path_factory.mktemp("ranks")
     environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "error", __file__, str(folder)]
@@ -156,14 +156,12 @@ def test_joined_losses_equal_the_loss_of_the_joined_batch(name, ranks):
     torch.testing.assert_close(values, expected["value"].expand_as(values))
     for rank, result in enumerate(ranks):
         per_view = 0 if name in ("negative_cosine", "info_nce", "dino") else 2
-        assert (
-            result[name]["collectives"] == ["all_gather_into_tensor"] * per_view
-        )  # none in the backward pass
-        torch.testing.assert_close(
-            result[name]["weights"], expected["weights"]
-        )  # after DDP's mean, on both
+        # no collective in the backward pass
+        assert result[name]["collectives"] == ["all_gather_into_tensor"] * per_view
+        # after DDP averaged the gradients, on both processes
+        torch.testing.assert_close(result[name]["weights"], expected["weights"])
         ours = expected["embeddings"][:, rank * N : (rank + 1) * N]
-        torch.testing.assert_close(result[name]["embeddings"], 2 * ours)  # before it
+        torch.testing.assert_close(result[name]["embeddings"], 2 * ours)  # before averaging
 
 
 @pytest.mark.parametrize("name", LOCAL)
@@ -180,10 +178,10 @@ def test_smi_is_the_mean_of_local_losses_without_a_collective(name, ranks):
 
 
 def test_bytes_sent_are_those_of_the_cost_table(ranks):
-    """Each process sends its embeddings of both views to all others; here in float64, in the table float32."""
-    from smi.paper.cost import costs
+    """Compare with the cost table, which counts float32 embeddings; these are float64."""
+    from smi.paper.cost import count_costs
 
-    table = {row.loss: row.bytes_sent for row in costs(batch=N, dim=8, devices=2)}
+    table = {row.loss: row.bytes_sent for row in count_costs(batch=N, dim=8, devices=2)}
     assert ranks[0]["nt_xent"]["bytes_sent"] == 2 * table["NT-Xent"]
     for name, loss in (
         ("barlow_twins, more coordinates", "Barlow Twins"),
@@ -212,7 +210,7 @@ def test_state_is_the_same_on_every_process_and_holds_all_data(ranks):
     torch.testing.assert_close(state["join"], torch.cat(zs))
 
 
-def test_rows_are_dealt_out_and_come_home(ranks):
+def test_shuffle_exchanges_rows_and_unshuffle_returns_them(ranks):
     zs = torch.cat(
         [torch.randn(3, 4, generator=torch.Generator().manual_seed(rank)) for rank in range(2)]
     )

@@ -1,49 +1,62 @@
-"""Semantic Mutual Information: self-supervised pretraining on modest hardware."""
+"""Semantic Mutual Information: self-supervised pretraining on modest hardware.
+
+run = smi.pretrain(data="~/photos", out="runs/mine")
+encoder = smi.load("runs/mine")
+loss = smi.SMILoss()(z1, z2)
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from smi import data as data
+    from smi import losses as losses
+    from smi import methods as methods
+    from smi import nn as nn
+    from smi import views as views
+    from smi.comparison.compare import compare as compare
+    from smi.device import Runtime as Runtime
+    from smi.evaluation.evaluate import evaluate as evaluate
+    from smi.health.diagnosis import diagnose as diagnose
+    from smi.inference.embed import embed as embed
+    from smi.inference.export import export as export
+    from smi.inference.neighbours import neighbours as neighbours
     from smi.losses import SMILoss as SMILoss
+    from smi.paper.reproduce import reproduce as reproduce
+    from smi.reporting.report import report as report
     from smi.runs.encoder import load as load
     from smi.runs.run import Run as Run
     from smi.training.pretrain import pretrain as pretrain
 
 __version__ = "0.1.0"
 
-# Loaded when first asked for: the command line answers without waiting for torch.
-_HOMES = {
-    "Run": "smi.runs.run",
-    "SMILoss": "smi.losses",
-    "data": "",
-    "load": "smi.runs.encoder",
-    "losses": "",
-    "methods": "",
-    "nn": "",
-    "pretrain": "smi.training.pretrain",
-    "views": "",
+# Imported on first use: `import smi` and the command line do not wait for torch.
+_MODULES = {
+    "Run": "runs.run",
+    "Runtime": "device",
+    "SMILoss": "losses",
+    "compare": "comparison.compare",
+    "diagnose": "health.diagnosis",
+    "embed": "inference.embed",
+    "evaluate": "evaluation.evaluate",
+    "export": "inference.export",
+    "load": "runs.encoder",
+    "neighbours": "inference.neighbours",
+    "pretrain": "training.pretrain",
+    "report": "reporting.report",
+    "reproduce": "paper.reproduce",
 }
+_PACKAGES = ("data", "losses", "methods", "nn", "views")
 
-__all__ = [
-    "Run",
-    "SMILoss",
-    "__version__",
-    "data",
-    "load",
-    "losses",
-    "methods",
-    "nn",
-    "pretrain",
-    "views",
-]
+__all__ = [*sorted(_MODULES), "__version__", *_PACKAGES]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'smi' has no attribute {name!r}")
-    return (
-        getattr(import_module(_HOMES[name]), name) if _HOMES[name] else import_module(f"smi.{name}")
-    )
+    if name in _PACKAGES:
+        return import_module(f"smi.{name}")
+    if name in _MODULES:
+        return getattr(import_module(f"smi.{_MODULES[name]}"), name)
+    raise AttributeError(f"module 'smi' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

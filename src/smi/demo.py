@@ -1,6 +1,7 @@
-"""The main job in two minutes: SMI and Barlow Twins on the digits that come with scikit-learn, and what few labels then suffice for."""
+"""Run the main job in two minutes: pretrain on digits, then classify with few labels."""
 
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from smi.evaluation.evaluate import evaluate
@@ -8,10 +9,11 @@ from smi.evaluation.results import Result
 from smi.reporting.report import report
 from smi.runs.run import Run
 from smi.tables import Table
+from smi.terminal import quietly, say
 from smi.training.pretrain import pretrain
 
 METHODS = ("SMI", "BarlowTwins")
-SCORES = {
+COLUMNS = {  # names of scores, and the headers of their columns
     "1 label": "1 label",
     "5 labels": "5 labels",
     "10 labels": "10 labels",
@@ -19,49 +21,52 @@ SCORES = {
 }
 
 
-def demo(out: Path, *, epochs: int | None = None) -> None:
-    begun = time.perf_counter()
+def demo(out: Path, *, epochs: int | None = None, quiet: bool = False) -> None:
+    """Pretrain both methods into `out`, print accuracies with few labels, and write a report."""
+    start = time.perf_counter()
+    overrides = {} if epochs is None else {"epochs": epochs}
     runs = {}
-    for method in METHODS:
-        runs[method] = pretrain("digits", out=out / method, method=method, epochs=epochs)
-        print(flush=True)
-    print("Accuracy on held-out digits of a linear classifier, given so many labels of each class")
-    print("(mean and 95 % interval over draws of the labels; the encoders saw none):\n")
-    print(Table.of(["", *SCORES.values()], accuracies(runs)).text(), "\n", flush=True)
-    page = report([run.folder for run in runs.values()], out / "report.html")
-    print(f"\n{time.perf_counter() - begun:.0f} s.")
-    print(
-        f"runs      {', '.join(str(run.folder) for run in runs.values())} (settings, metrics, checkpoints)"
-    )
-    print(f"report    {page} (open it in a browser)")
-    print(
-        f"encoder   {runs['SMI'].folder / 'encoder.safetensors'}; from Python: smi.load({str(runs['SMI'].folder)!r})"
-    )
-    print("\nWhat to try next:")
-    print(
-        f"  smi doctor {runs['SMI'].folder}                      is it healthy, and how would one know"
-    )
-    print(
-        f"  smi evaluate {runs['SMI'].folder} --protocol linear  the paper's linear evaluation, with its curves in the next report"
-    )
-    print("  smi pretrain --data ~/photos --out runs/mine      your own images, no labels needed")
-    print("  smi methods                                       the other objectives")
+    with quietly(quiet):
+        for method in METHODS:
+            runs[method] = pretrain("digits", out=out / method, method=method, overrides=overrides)
+            say()
+        say("Accuracy of a linear classifier on held-out digits, by the number of labels per class")
+        say("(mean and 95 % interval over draws of the labels; pretraining used no labels):\n")
+        say(few_label_table(runs).text() + "\n")
+        page = report([run.folder for run in runs.values()], out / "report.html")
+        say(next_steps(runs, page, time.perf_counter() - start))
 
 
-def accuracies(runs: dict[str, Run]) -> list[list[str]]:
-    """A row for raw pixels, one for the network before training, and one for each run's encoder."""
-    names = {str(run.folder): name for name, run in runs.items()}
-    found = evaluate(list(names), protocols=("fewshot", "linear-cached", "knn"), floors=True)
+def few_label_table(runs: Mapping[str, Run]) -> Table:
+    """Evaluate raw pixels, the untrained network and each run's encoder: one row each."""
+    names = {str(run.folder): method for method, run in runs.items()}
+    evaluation = evaluate(list(names), protocols=("fewshot", "linear-cached", "knn"), floors=True)
     rows = {
         names.get(name.rsplit(", epoch", 1)[0], name.split(",")[0]): results
-        for name, results in found
+        for name, results in evaluation.rows
     }
-    order = sorted(
-        rows, key=lambda name: (name in runs, name.startswith("untrained"))
-    )  # what is to be beaten comes first
-    return [[name, *_cells(rows[name])] for name in order]
+    floors_first = sorted(rows, key=lambda name: (name in runs, name.startswith("untrained")))
+    lines = [[name, *_scores(rows[name])] for name in floors_first]
+    return Table.of(["", *COLUMNS.values()], lines)
 
 
-def _cells(results: list[Result]) -> list[str]:
+def next_steps(runs: Mapping[str, Run], page: Path, seconds: float) -> str:
+    """Say where everything is, and what to try next."""
+    ours = runs["SMI"].folder
+    folders = ", ".join(str(run.folder) for run in runs.values())
+    return f"""
+{seconds:.0f} s.
+runs      {folders} (settings, metrics, checkpoints)
+report    {page} (open it in a browser)
+encoder   {ours / "encoder.safetensors"}; from Python: smi.load({str(ours)!r})
+
+What to try next:
+  smi doctor {ours}                      check the health of the run
+  smi evaluate {ours} --protocol linear  the paper's linear evaluation, shown in the next report
+  smi pretrain --data ~/photos --out runs/mine      your own images, no labels needed
+  smi methods                                       the other objectives"""
+
+
+def _scores(results: Iterable[Result]) -> list[str]:
     scores = {score.name: str(score) for result in results for score in result.scores}
-    return [scores[name] for name in SCORES]
+    return [scores[name] for name in COLUMNS]

@@ -1,4 +1,7 @@
-"""What this machine has to compute with. torch is imported when it is asked for: `smi cost` answers without it."""
+"""Choose and describe the device to compute on.
+
+torch is imported on first use, because `smi cost` answers without it.
+"""
 
 import contextlib
 import ctypes
@@ -6,24 +9,30 @@ import os
 import platform
 import resource
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from smi.errors import UserError
 
 if TYPE_CHECKING:
     import torch
 
-Precision = Literal["float32", "bfloat16"]
+Precision = Literal["float32", "bfloat16", "float16"]
+
+# The parameters of mallopt, as malloc.h numbers them, and their values.
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
+TRIM_THRESHOLD_BYTES = 2**31 - 1
+MMAP_THRESHOLD_BYTES = 2**30
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """Say where a command computes and reads; none of it changes what is learned.
+    """Hold where a command computes and reads; none of it changes the result of training.
 
-    device: cuda, mps or cpu; None takes the first of these that is there.
+    device: cuda, mps or cpu; None takes the first of these that is available.
     root: the folder of named datasets; None is `data` in smi's cache folder.
     num_workers: processes that decode files; None is one per core.
     """
@@ -41,7 +50,7 @@ class Runtime:
 
 
 def default_device() -> "torch.device":
-    """CUDA, else MPS, else the CPU."""
+    """Return CUDA if it is available, else MPS, else the CPU."""
     import torch
 
     if torch.cuda.is_available():
@@ -49,21 +58,21 @@ def default_device() -> "torch.device":
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def choose_device(asked: str | None = None, local_rank: int = 0) -> "torch.device":
-    """What is asked for, or the default; of several GPUs that of this process."""
+def choose_device(name: str | None = None, local_rank: int = 0) -> "torch.device":
+    """Return the named device or the default; with several GPUs, the one of this process."""
     import torch
 
-    device = default_device() if asked is None else _asked_for(asked)
+    device = default_device() if name is None else _named_device(name)
     if device.type == "cuda":
         device = torch.device("cuda", device.index if device.index is not None else local_rank)
         torch.cuda.set_device(device)
     return device
 
 
-def _asked_for(name: str) -> "torch.device":
+def _named_device(name: str) -> "torch.device":
     import torch
 
-    there = {
+    available = {
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),
         "cpu": True,
@@ -72,24 +81,25 @@ def _asked_for(name: str) -> "torch.device":
         device = torch.device(name)
     except RuntimeError as error:
         raise UserError(f"there is no device {name!r}: it is cuda, mps or cpu") from error
-    if not there.get(device.type) or (
-        device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()
-    ):
+    missing_gpu = device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()
+    if not available.get(device.type) or missing_gpu:
         raise UserError(f"this machine has no device {name} that PyTorch can use")
     return device
 
 
 def describe_device(device: "torch.device | None" = None) -> str:
+    """Return the name of a GPU, or the processor, its threads and the version of torch."""
     import torch
 
     device = device or default_device()
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{platform.machine()} {device.type}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    threads = torch.get_num_threads()
+    return f"{platform.machine()} {device.type}, {threads} threads, torch {torch.__version__}"
 
 
-def wait(device: "torch.device") -> None:
-    """Until the device has done what it was given, so that a clock can be read."""
+def synchronize(device: "torch.device") -> None:
+    """Wait until the device has finished its work, so that a clock can be read."""
     import torch
 
     if device.type == "cuda":
@@ -98,8 +108,8 @@ def wait(device: "torch.device") -> None:
         torch.mps.synchronize()
 
 
-def give_back(device: "torch.device") -> None:
-    """What was reserved of a GPU's memory and is not in use, for another process."""
+def release_memory(device: "torch.device") -> None:
+    """Release reserved but unused memory of a GPU for other processes."""
     import torch
 
     if device.type == "cuda":
@@ -109,43 +119,48 @@ def give_back(device: "torch.device") -> None:
 
 
 def choose_precision(
-    asked: Literal["auto", "float32", "bfloat16"], device: "torch.device"
+    setting: Literal["auto", "float32", "bfloat16"], device: "torch.device"
 ) -> Precision:
-    """bfloat16 by itself only on GPUs that compute in it; on CPUs only where it is asked for."""
+    """Return the precision of a setting; auto is bfloat16 only on GPUs that compute in it."""
     import torch
 
-    if asked != "auto":
-        return asked
-    return (
-        "bfloat16"
-        if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-        else "float32"
-    )
+    if setting != "auto":
+        return setting
+    if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
+        return "bfloat16"
+    return "float32"
 
 
 def autocast(device: "torch.device", precision: Precision) -> AbstractContextManager[object]:
+    """Return a context that computes in `precision`; float32 also turns an outer autocast off."""
     import torch
 
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
+    if precision not in get_args(Precision):
+        raise UserError(f"the precision must be float32, bfloat16 or float16, not {precision!r}")
+    dtype = getattr(torch, precision)
+    return torch.autocast(device.type, dtype, enabled=precision != "float32")
 
 
 def keep_memory() -> None:
-    """Have glibc keep memory that was freed, for the next step to use again.
+    """Make glibc keep freed memory for the next step, instead of returning it to the system.
 
-    It would give large pieces back to the system at once, which then clears every page anew: a sixth of a training step on a CPU. Other
-    systems' allocators are left as they are.
+    By default, glibc returns large blocks at once, and the system then clears every page again when
+    they are allocated for the next step: a sixth of a training step on a CPU. The allocators of
+    other systems are left as they are.
     """
     if sys.platform != "linux":
         return
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-        trim_threshold, mmap_threshold = -1, -3  # as malloc.h numbers them
-        mallopt(trim_threshold, 2**31 - 1)
-        mallopt(mmap_threshold, 2**30)
+        mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
+        mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
 
 
 def peak_memory_mb(device: "torch.device") -> float:
-    """The most so far: of tensors on a GPU, of the whole process on a CPU; on MPS what is held now."""
+    """Return the peak memory so far, in megabytes.
+
+    On CUDA it counts tensors, on a CPU the whole process. On MPS it is the memory in use now.
+    """
     import torch
 
     if device.type == "cuda":
@@ -156,13 +171,14 @@ def peak_memory_mb(device: "torch.device") -> float:
         contextlib.suppress(OSError, StopIteration),
         open("/proc/self/status", encoding="ascii", errors="replace") as status,
     ):
-        # getrusage would count the process that started this one, if that was larger
+        # getrusage would report the peak of the parent process if that was larger
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) / 1e3
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
 
 
 def versions() -> dict[str, str]:
+    """Return the versions of Python, torch, timm and the system."""
     from importlib.metadata import version
 
     system = f"{platform.system()} {os.uname().release}"
@@ -176,6 +192,7 @@ def versions() -> dict[str, str]:
 def device_of(
     encoder: "torch.nn.Module", device: "torch.device | str | None" = None
 ) -> "torch.device":
+    """Return the device of an encoder; one without parameters is on `device`, or on the CPU."""
     import torch
 
     weights = next(encoder.parameters(), None)

@@ -1,4 +1,4 @@
-"""The only place that calls a collective. One process, or none started: everything here is the identity."""
+"""Call all collectives of the package. With one process, every function here is the identity."""
 
 import inspect
 import os
@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 @contextmanager
 def processes(device: torch.device) -> Iterator[None]:
-    """Join the others where torchrun started several, and leave them at the end."""
+    """Join the process group if torchrun started several processes, and leave it at the end."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or world_size() > 1:
         yield
         return
@@ -29,20 +29,22 @@ def processes(device: torch.device) -> Iterator[None]:
 
 
 def world_size() -> int:
+    """Return the number of processes."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
+    """Return the rank of this process among all processes."""
     return dist.get_rank() if world_size() > 1 else 0
 
 
 def local_rank() -> int:
-    """Which of the devices of this machine is ours."""
+    """Return the rank of this process on its machine, which is the index of its GPU."""
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
-def from_first(value: Any) -> Any:
-    """What the first process brought, on all of them."""
+def from_rank_0(value: Any) -> Any:
+    """Return the value of rank 0 on all processes."""
     values = [value]
     if world_size() > 1:
         dist.broadcast_object_list(values)
@@ -50,30 +52,33 @@ def from_first(value: Any) -> Any:
 
 
 def data_parallel(module: nn.Module, device: torch.device) -> nn.Module:
-    """Gradients are averaged over the processes as they come. Nothing else is exchanged: every device keeps statistics of its own."""
+    """Wrap a module so that gradients are averaged over the processes as they are computed.
+
+    Nothing else is exchanged: every device keeps its own batch norm statistics.
+    """
     if world_size() == 1:
         return module
     wrapper = nn.parallel.DistributedDataParallel
-    renamed = (
-        "forward_sync_buffers" in inspect.signature(wrapper.__init__).parameters
-    )  # in PyTorch 2.15
-    quiet: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
-    return wrapper(module, device_ids=[device.index] if device.type == "cuda" else None, **quiet)
+    # PyTorch 2.15 renames broadcast_buffers.
+    renamed = "forward_sync_buffers" in inspect.signature(wrapper.__init__).parameters
+    options: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
+    return wrapper(module, device_ids=[device.index] if device.type == "cuda" else None, **options)
 
 
 def join(z: Tensor) -> Tensor:
-    """The rows of all processes, in the order of their ranks: [N, ...] here becomes [W N, ...] everywhere.
+    """Gather the rows of all W processes in the order of ranks: [N, ...] becomes [W N, ...].
 
-    Every process must bring N rows: drop a last, smaller batch. Differentiable once.
+    Every process must pass N rows, so drop a smaller last batch. Differentiable once.
 
-    For a loss that every process then computes whole on the same joined rows. Its gradient over the rows of this process comes back
-    times W, without a collective: averaging over the processes, as DDP does with gradients, makes it that of the one joined loss.
+    It is meant for a loss that every process computes in full on the same joined rows. The gradient
+    for the rows of this process is multiplied by W, without a collective. DDP then averages
+    gradients over the processes, which gives the gradient of the one joined loss.
     """
     return _Join.apply(z) if world_size() > 1 else z
 
 
 def all_mean(x: Tensor) -> Tensor:
-    """The mean of `x` over all processes, as a constant."""
+    """Return the mean of `x` over all processes, without a gradient."""
     x = x.detach().clone()
     if world_size() > 1:
         dist.all_reduce(x)
@@ -82,29 +87,30 @@ def all_mean(x: Tensor) -> Tensor:
 
 
 def own(joined: Tensor) -> Tensor:
-    """The rows of this process among joined ones."""
+    """Return the rows of this process among joined ones."""
     return joined.chunk(world_size())[rank()] if world_size() > 1 else joined
 
 
 def shuffle(x: Tensor) -> Tensor:
-    """Rows dealt out like cards: process r of W gets every W-th row of all processes' rows, from the r-th on.
+    """Exchange rows between processes: process r of W gets every W-th joined row, from row r on.
 
-    MoCo's keys go through batch norms in this company and come home by `unshuffle`: a query's statistics then say nothing of its key's.
-    The order of images is random as it is, so the deal need not be.
+    MoCo's keys pass their batch norms in this order and return by `unshuffle`, so that the batch
+    norm statistics of a query do not reveal its key. The order of images is already random, so the
+    exchange need not be.
     """
     return join(x)[rank() :: world_size()] if world_size() > 1 else x
 
 
 def unshuffle(x: Tensor) -> Tensor:
-    """What undoes `shuffle`."""
-    return (
-        own(torch.stack(join(x).chunk(world_size()), dim=1).flatten(0, 1))
-        if world_size() > 1
-        else x
-    )
+    """Undo `shuffle`."""
+    if world_size() == 1:
+        return x
+    return own(torch.stack(join(x).chunk(world_size()), dim=1).flatten(0, 1))
 
 
 class _Join(torch.autograd.Function):
+    """Gather rows; pass W times the gradient of the rows of this process back."""
+
     @staticmethod
     def forward(ctx: Any, z: Tensor) -> Tensor:
         joined = z.new_empty(world_size() * len(z), *z.shape[1:])

@@ -1,4 +1,4 @@
-"""The loss of a step, timed alone: for every method the same loss, without its networks."""
+"""The time of a loss without networks, for every method."""
 
 from pathlib import Path
 
@@ -10,49 +10,53 @@ from smi.comparison.loss_time import loss_seconds, networks
 from smi.config.resolve import resolve
 from smi.data import Batches, load
 from smi.losses import SMILoss, Terms
-from smi.methods import HOMES, Method, Output
+from smi.methods import METHOD_NAMES, Method, Output
 from smi.nn import create_encoder, mlp
-from smi.runs.restore import create, create_views
+from smi.runs.restore import build_method, build_views
 
 TESTS = Path(__file__).parents[1]
 
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Of the encoder's network."""
+    """Count the calls of the encoder."""
     monkeypatch.syspath_prepend(TESTS)
     from support import homemade
 
-    found, forward = [], homemade.Net.forward
+    batch_sizes = []
+    forward = homemade.Net.forward
 
     def counted(self, x):
-        found.append(len(x))
+        batch_sizes.append(len(x))
         return forward(self, x)
 
     monkeypatch.setattr(homemade.Net, "forward", counted)
-    return found
+    return batch_sizes
 
 
-@pytest.mark.parametrize("name", [*HOMES, "support.homemade.Agreement"])
-def test_only_what_is_no_network_is_timed(name, calls):
+@pytest.mark.parametrize("name", [*METHOD_NAMES, "support.homemade.Agreement"])
+def test_networks_are_called_once_and_not_timed(name, calls):
     store = load("digits", "pretrain")
     config = resolve("digits", {"method": name, "encoder": "support.homemade.Net"})
-    method = create(config, len(store))
+    method = build_method(config, len(store))
     batch = Batches(store, 16, seed=0).batch(0)
-    views = create_views(config, method)(batch.images, batch.generator())
-    calls.clear()  # making an encoder takes a pass too
+    views = build_views(config, method)(batch.images, batch.generator())
+    calls.clear()  # creating an encoder calls it too
     method(views, batch)
-    once, random = len(calls), torch.get_rng_state()
+    num_calls = len(calls)
+    random = torch.get_rng_state()
     seconds = loss_seconds(method, views, batch, repeats=3)
     assert seconds is not None
     assert seconds > 0
-    assert len(calls) == 2 * once  # one more step; the others were without
+    assert len(calls) == 2 * num_calls  # the timed steps do not call it
     assert torch.equal(random, torch.get_rng_state())
     assert all("forward" not in vars(network) for network in networks(method))
     assert all(parameter.grad is None for parameter in method.encoder.parameters())
 
 
 class ByModule(Method):
+    """A method with a loss that is a module, and networks in a list."""
+
     def __init__(self, encoder):
         super().__init__(encoder)
         self.heads = nn.ModuleList([mlp(encoder.dim, 8, 8)])
@@ -65,7 +69,7 @@ class ByModule(Method):
 
 
 class Entangled(Method):
-    """A network within another, and called by itself too."""
+    """A method that calls a network by itself and inside another network."""
 
     def __init__(self, encoder):
         super().__init__(encoder)
@@ -84,7 +88,7 @@ def test_a_loss_may_be_a_module_and_networks_may_be_in_lists(calls):
     assert len(calls) == 2
 
 
-def test_rather_none_than_a_wrong_number(calls):
+def test_a_method_that_cannot_be_timed_gives_none(calls):
     method = Entangled(create_encoder("support.homemade.Net"))
     assert loss_seconds(method, list(torch.rand(2, 16, 3, 8, 8)), None, repeats=1) is None
     assert "forward" not in vars(method.encoder)

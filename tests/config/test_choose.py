@@ -1,4 +1,4 @@
-"""Which recipe suits some images and a machine."""
+"""Choose a recipe by image size, image count and device."""
 
 import numpy as np
 import pytest

@@ -1,17 +1,17 @@
-"""Recipes, and what is asked on top of them."""
+"""Resolve recipes and overrides."""
 
 import pytest
 import yaml
 
 from smi.config.resolve import resolve
-from smi.config.schema import RECIPES, differences, plain
+from smi.config.schema import RECIPES, plain
 from smi.errors import UserError
-from smi.methods import HOMES, find_method, settings_of
+from smi.methods import METHOD_NAMES, find_method, settings_of
 from smi.views import policy
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("method", HOMES)
+@pytest.mark.parametrize("method", METHOD_NAMES)
 def test_every_recipe_takes_every_method(recipe, method):
     config = resolve(recipe, {"method": method})
     assert config.method["name"] == method
@@ -99,7 +99,7 @@ def test_text_becomes_what_the_setting_is():
 
 
 @pytest.mark.parametrize(
-    ("asked", "sentence"),
+    ("overrides", "sentence"),
     [
         ({"optimizer.lrr": 1}, "optimizer.lrr is not a setting: did you mean optimizer.lr?"),
         ({"epoch": 1}, "epoch is not a setting: did you mean epochs?"),
@@ -119,7 +119,7 @@ def test_text_becomes_what_the_setting_is():
         ({"data.validation": 1.0}, "data.validation"),
         ({"log": 3}, "log must have settings below it"),
         ({"views.policy": "digits-multicrop"}, "views.policy must be one of"),
-        ({"encoder.image_size": 8}, "views.size is what the encoder is given"),
+        ({"encoder.image_size": 8}, "encoder.image_size is not a setting: use views.size"),
         ({"methods.SMI.redundncy_weight": 3}, "did you mean methods.SMI.redundancy_weight?"),
         ({"method.widths": []}, "method.widths must have a value"),
         ({"method.widths": "[8,"}, "method.widths cannot be read"),
@@ -127,9 +127,9 @@ def test_text_becomes_what_the_setting_is():
         ({"method": "SwAV", "method.crops": -1}, "method.crops must be 0 or more"),
     ],
 )
-def test_mistakes_are_sentences(asked, sentence):
+def test_mistakes_are_sentences(overrides, sentence):
     with pytest.raises(UserError) as error:
-        resolve("digits", asked)
+        resolve("digits", overrides)
     assert sentence in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -145,7 +145,7 @@ def test_a_recipe_that_is_not_there(tmp_path):
         resolve(broken)
 
 
-def test_what_the_recipe_says_of_a_method_can_be_set_too():
+def test_settings_of_each_method_can_be_overridden():
     assert (
         resolve("digits", {"methods.SMI.redundancy_weight": "3"}).method["redundancy_weight"] == 3
     )
@@ -173,12 +173,3 @@ def test_arguments_of_an_encoder_are_guessed():
         },
     ).encoder
     assert encoder == {"name": "a.B", "drop": 1e-3, "deep": True, "widths": [1, 2]}
-
-
-def test_differences_are_named():
-    old, new = plain(resolve("digits")), plain(resolve("digits", {"optimizer.lr": 0.5, "seed": 3}))
-    assert differences(old, new) == [
-        "optimizer.lr: 0.001 there, 0.5 asked",
-        "seed: 0 there, 3 asked",
-    ]
-    assert differences(old, old) == []

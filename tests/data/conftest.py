@@ -14,7 +14,7 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def draw() -> Draw:
-    """Writes a picture that its seed tells from others."""
+    """Return a function that writes an image; each seed gives another one."""
 
     def draw(
         path: Path, seed: int = 0, size: tuple[int, int] = (20, 16), **options: object

@@ -29,13 +29,13 @@ def test_resuming_at_any_step_gives_the_same_batches(
 ) -> None:
     resumed = Batches(store(n), batch, seed=seed).starting_at(start)
     for step in range(start, start + 3):
-        expected, found = Batches(store(n), batch, seed=seed).batch(step), next(resumed)
-        assert torch.equal(expected.images, found.images)
-        assert torch.equal(expected.index, found.index)
+        expected, actual = Batches(store(n), batch, seed=seed).batch(step), next(resumed)
+        assert torch.equal(expected.images, actual.images)
+        assert torch.equal(expected.index, actual.index)
         assert expected.images[:, 0, 0, 0].tolist() == expected.index.tolist()
         assert torch.equal(
             torch.rand(3, generator=expected.generator()),
-            torch.rand(3, generator=found.generator()),
+            torch.rand(3, generator=actual.generator()),
         )
 
 
@@ -55,18 +55,18 @@ def test_an_epoch_shows_every_image_at_most_once_over_all_ranks(
     ]
     steps = ranks[0].steps_per_epoch
     assert steps == n // (world * batch)
-    seen = [
+    images = [
         i
         for step in range(epoch * steps, (epoch + 1) * steps)
         for rank in ranks
         for i in rank.index(step).tolist()
     ]
-    assert len(seen) == len(set(seen)) == steps * world * batch
+    assert len(images) == len(set(images)) == steps * world * batch
 
 
 @settings(deadline=None, max_examples=20)
 @given(world=st.sampled_from([1, 2, 4]), step=st.integers(0, 30), seed=st.integers(0, 2**40))
-def test_any_number_of_ranks_shares_out_one_global_batch(world: int, step: int, seed: int) -> None:
+def test_ranks_share_one_global_batch(world: int, step: int, seed: int) -> None:
     one = Batches(store(64), 8, seed=seed).index(step)
     ranks = [
         Batches(store(64), 8 // world, seed=seed, rank=rank, world_size=world).index(step)
@@ -92,16 +92,16 @@ def test_epochs_seeds_steps_and_ranks_differ() -> None:
     )
 
 
-def test_the_order_is_the_one_published_runs_had() -> None:
-    """A change here changes every seed's run: it belongs in the changelog."""
+def test_the_order_is_that_of_published_runs() -> None:
+    """Guard the order of images: a change here changes every run and belongs in the changelog."""
     assert derive(0, "batch", 0, 0) == 3906402232612198476
     assert Batches(store(8), 8, seed=0).index(0).tolist() == [7, 3, 0, 6, 5, 4, 2, 1]
 
 
-def test_mistakes_are_sentences() -> None:
+def test_mistakes_are_user_errors() -> None:
     with pytest.raises(
         UserError,
-        match="numbers has 8 images, fewer than one batch of 3 on each of 4 processes: make the batch smaller",
+        match="numbers has 8 images, fewer than one batch of 3 on each of 4 processes: make the",
     ):
         Batches(store(8), 3, seed=0, world_size=4)
     with pytest.raises(UserError, match="1 image or more"):

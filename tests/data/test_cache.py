@@ -24,7 +24,7 @@ print(open_cache(read_folder(Path(sys.argv[1])).train, 16, Path(sys.argv[2]))[0]
 HANG = """
 import time
 import smi.data.cache
-smi.data.cache.sync = lambda path: (print("all but the name", flush=True), time.sleep(60))
+smi.data.cache.sync = lambda path: (print("decoded, not renamed", flush=True), time.sleep(60))
 """
 
 
@@ -59,7 +59,7 @@ def test_rows_are_the_decoded_files(
     assert capsys.readouterr().err == ""
 
 
-def test_a_changed_file_rebuilds_and_the_old_cache_goes(
+def test_a_changed_file_rebuilds_and_removes_the_old_cache(
     files: FileSet, tmp_path: Path, draw: Draw
 ) -> None:
     before = open_cache(files, 16, tmp_path / "cache")[0][7].copy()
@@ -73,7 +73,7 @@ def test_a_changed_file_rebuilds_and_the_old_cache_goes(
     assert len(caches(tmp_path / "cache")) == 2
 
 
-def test_two_processes_at_once_build_it_once(files: FileSet, tmp_path: Path) -> None:
+def test_two_processes_build_a_cache_once(files: FileSet, tmp_path: Path) -> None:
     processes = [builder(files, tmp_path / "cache") for _ in range(2)]
     outputs = [process.communicate() for process in processes]
     expected = open_cache(files, 16, tmp_path / "cache")[0].sum()
@@ -82,11 +82,11 @@ def test_two_processes_at_once_build_it_once(files: FileSet, tmp_path: Path) -> 
     assert len(caches(tmp_path / "cache")) == 1
 
 
-def test_a_killed_builder_leaves_nothing_that_counts(files: FileSet, tmp_path: Path) -> None:
+def test_a_killed_build_leaves_no_valid_cache(files: FileSet, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     with builder(files, cache, HANG + OPEN) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "all but the name\n"
+        assert process.stdout.readline() == "decoded, not renamed\n"
         process.kill()
     (left,) = caches(cache)
     assert left.name.startswith("partial-")
@@ -96,7 +96,7 @@ def test_a_killed_builder_leaves_nothing_that_counts(files: FileSet, tmp_path: P
     assert made != left
 
 
-def test_a_cache_that_cannot_be_written_is_a_sentence(files: FileSet, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_a_user_error(files: FileSet, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"caching .* failed: (Not a directory|File exists)"):
         open_cache(files, 16, tmp_path / "file" / "cache")

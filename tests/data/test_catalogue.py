@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from smi.cli import main
-from smi.data.catalogue import describe_folder
+from smi.data.catalogue import describe_data, describe_folder
 from support.pictures import Draw, enormous
 
 
@@ -44,32 +44,32 @@ def messy(tmp_path: Path, draw: Draw) -> Path:
 
 
 def test_a_messy_folder(messy: Path) -> None:
-    found = describe_folder(messy)
-    assert found.num_files == 16
-    assert found.splits == {"train": 13, "val": 3}
-    assert found.classes == {"cat": 8, "dog": 8}
-    assert found.formats == {"JPEG": 6, "PNG": 6}
-    assert found.sides == (16, 16, 40)
-    assert [bad.path for bad in found.unreadable] == [
+    description = describe_folder(messy)
+    assert description.num_files == 16
+    assert description.splits == {"train": 13, "val": 3}
+    assert description.classes == {"cat": 8, "dog": 8}
+    assert description.formats == {"JPEG": 6, "PNG": 6}
+    assert description.sides == (16, 16, 40)
+    assert [bad.path for bad in description.unreadable] == [
         f"train/{name}"
         for name in ("cat/empty.jpg", "cat/text.jpg", "dog/cut.png", "dog/enormous.png")
     ]
-    assert "200 megapixels" in found.unreadable[-1].reason
-    assert [(bad.path, bad.reason) for bad in found.misnamed] == [
+    assert "200 megapixels" in description.unreadable[-1].reason
+    assert [(bad.path, bad.reason) for bad in description.misnamed] == [
         ("train/cat/really.png", "is JPEG")
     ]
-    assert found.duplicates == [
+    assert description.duplicates == [
         ["train/cat/0.jpg", "val/cat/again.jpg"],
         ["train/dog/0.png", "val/dog/same.png"],
     ]
-    assert found.across_splits == 2
-    assert found.ignored == ["notes.txt"]
-    assert found.unused == 1
-    assert found.pretraining_images == 9
-    assert found.cached
+    assert description.across_splits == 2
+    assert description.ignored == ["notes.txt"]
+    assert description.unused == 1
+    assert description.pretraining_images == 9
+    assert description.cached
 
 
-def test_the_text_says_it_all(
+def test_the_text_of_a_messy_folder(
     messy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, str(messy)) == 0
@@ -80,7 +80,7 @@ def test_the_text_says_it_all(
     assert "Pretraining would use 9 images at 256 px, decoded once" in text
 
 
-def test_json_is_the_same_in_full(
+def test_json_holds_the_whole_description(
     messy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, str(messy), "--json") == 0
@@ -96,7 +96,26 @@ def test_an_unlabelled_folder(
     assert run(monkeypatch, str(tmp_path / "flat")) == 0
     text = capsys.readouterr().out
     assert "splits      train 1\n" in text
-    assert "everything but accuracy works" in text
+    assert "everything except accuracy works" in text
+
+
+def test_from_python_it_returns_text_and_plain_data(
+    messy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    description = describe_data(messy, quiet=True)
+    assert description == describe_folder(messy)
+    assert description.text().startswith(f"{messy}\n  files       16 named like images")
+    assert json.loads(json.dumps(description.plain()))["splits"] == {"train": 13, "val": 3}
+    digits = describe_data("digits")
+    assert digits.text().startswith("digits: 8 x 8 pixels\n")
+    assert digits.plain()["classes"] == tuple("0123456789")
+    assert capsys.readouterr().out == ""
+
+
+def test_names_that_cannot_be_printed_are_escaped(tmp_path: Path, draw: Draw) -> None:
+    draw(tmp_path / "flat" / "a\nb.png")
+    (tmp_path / "flat" / "c\nd.txt").touch()
+    assert "              c\\nd.txt\n" in describe_data(tmp_path / "flat").text()
 
 
 def test_digits(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,21 +132,25 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert run(monkeypatch, "cifr10") == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == "smi: there is no set or folder 'cifr10': did you mean cifar10?\n"
+    assert captured.err == "smi: there is no dataset or folder 'cifr10': did you mean cifar10?\n"
 
 
-def test_a_script_without_a_guard_may_load(tmp_path: Path, draw: Draw) -> None:
-    """Worker processes that import the user's script again would start workers of their own."""
+def test_a_script_without_a_main_guard_can_load(tmp_path: Path, draw: Draw) -> None:
+    """Check that workers do not import the user's script, which would start workers again."""
     draw(tmp_path / "set" / "a.png")
     script = tmp_path / "script.py"
     script.write_text(
-        f"import sys\nsys.path = {sys.path!r} + sys.path\nfrom smi.data import load\nprint(load({str(tmp_path / 'set')!r})[:].shape)\n"
+        f"import sys\nsys.path = {sys.path!r} + sys.path\n"
+        f"from smi.data import load\nprint(load({str(tmp_path / 'set')!r})[:].shape)\n"
     )
     ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
     assert ran.stdout == "torch.Size([1, 3, 256, 256])\n"
 
 
 def test_neither_help_nor_describing_needs_torch() -> None:
-    program = "import sys; import smi.cli, smi.data.catalogue, smi.data.decoder; sys.exit('torch' in sys.modules)"
+    program = (
+        "import sys; import smi.cli, smi.data.catalogue, smi.data.decoder; "
+        "smi.data.catalogue.describe_data('digits').text(); sys.exit('torch' in sys.modules)"
+    )
     paths = {"PYTHONPATH": ":".join(sys.path)}
     assert subprocess.run([sys.executable, "-c", program], env=paths, check=False).returncode == 0

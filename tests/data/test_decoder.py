@@ -42,9 +42,9 @@ def test_every_format_and_mode_gives_the_picture(tmp_path: Path, suffix: str, mo
     image = Image.fromarray(QUADRANTS).convert(mode)
     image.save(tmp_path / f"a.{suffix}", **({"quality": 95} if suffix in ("jpg", "webp") else {}))
     expected = np.asarray(image.convert("RGB"), dtype=int)
-    found = pixels(tmp_path / f"a.{suffix}").astype(int)
+    actual = pixels(tmp_path / f"a.{suffix}").astype(int)
     centres = [(8, 8), (8, 24), (24, 8), (24, 24)] if mode != "1" else [(0, 0)]
-    assert all(np.abs(found[y, x] - expected[y, x]).max() < 25 for y, x in centres)
+    assert all(np.abs(actual[y, x] - expected[y, x]).max() < 25 for y, x in centres)
 
 
 @pytest.mark.parametrize("suffix", ["png", "tiff"])
@@ -64,9 +64,9 @@ def test_transparent_pixels_become_white(tmp_path: Path, suffix: str) -> None:
         Image.fromarray(np.repeat([[0], [255]], 16, axis=0).repeat(32, axis=1).astype(np.uint8))
     )
     image.save(tmp_path / f"a.{suffix}")
-    found = pixels(tmp_path / f"a.{suffix}")
-    assert found[8, 8].min() == 255
-    assert found[24, 8, 2] > 200
+    actual = pixels(tmp_path / f"a.{suffix}")
+    assert actual[8, 8].min() == 255
+    assert actual[24, 8, 2] > 200
 
 
 def test_transparent_palette_and_grey(tmp_path: Path) -> None:
@@ -87,14 +87,14 @@ def test_exif_orientation_is_applied(tmp_path: Path, suffix: str, orientation: i
     image.save(tmp_path / f"a.{suffix}", exif=exif, **({"quality": 95} if suffix != "png" else {}))
     image.getexif()[0x0112] = orientation
     expected = np.asarray(ImageOps.exif_transpose(image), dtype=int)
-    found = pixels(tmp_path / f"a.{suffix}").astype(int)
+    actual = pixels(tmp_path / f"a.{suffix}").astype(int)
     assert all(
-        np.abs(found[y, x] - expected[y, x]).max() < 25
+        np.abs(actual[y, x] - expected[y, x]).max() < 25
         for y, x in [(8, 8), (8, 24), (24, 8), (24, 24)]
     )
 
 
-def test_the_first_frame_counts(tmp_path: Path) -> None:
+def test_only_the_first_frame_is_read(tmp_path: Path) -> None:
     frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
     assert pixels(tmp_path / "a.gif", 8)[0, 0].tolist() == [255, 0, 0]
@@ -113,14 +113,14 @@ def test_a_large_jpeg_shrinks_to_the_same_picture(tmp_path: Path) -> None:
     Image.fromarray(QUADRANTS).resize((1600, 1600), Image.Resampling.NEAREST).save(
         tmp_path / "a.jpg", quality=95
     )
-    found = pixels(tmp_path / "a.jpg").astype(int)
-    assert np.abs(found[8, 8] - QUADRANTS[8, 8]).max() < 25
+    actual = pixels(tmp_path / "a.jpg").astype(int)
+    assert np.abs(actual[8, 8] - QUADRANTS[8, 8]).max() < 25
 
 
-def test_the_content_decides_not_the_name(tmp_path: Path) -> None:
+def test_the_content_decides_about_the_format(tmp_path: Path) -> None:
     Image.fromarray(QUADRANTS).save(tmp_path / "a.png", format="JPEG")
-    _, found = decode(str(tmp_path / "a.png"), 8)
-    assert (found.format, found.width, found.height, found.mode) == ("JPEG", 32, 32, "RGB")
+    _, info = decode(str(tmp_path / "a.png"), 8)
+    assert (info.format, info.width, info.height, info.mode) == ("JPEG", 32, 32, "RGB")
 
 
 def test_an_enormous_image_is_refused_before_it_is_decoded(
@@ -133,7 +133,7 @@ def test_an_enormous_image_is_refused_before_it_is_decoded(
         decode(str(enormous(tmp_path / "a.png")), 8)
 
 
-def test_no_image_says_why(tmp_path: Path) -> None:
+def test_an_unreadable_file_has_a_reason(tmp_path: Path) -> None:
     (tmp_path / "empty.jpg").touch()
     with pytest.raises(UnreadableError, match="empty file"):
         decode(str(tmp_path / "empty.jpg"), 8)

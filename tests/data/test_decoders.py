@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from smi.data.decoder import Found
+from smi.data.decoder import ImageInfo
 from smi.data.decoders import Decoders, Job, Reply
 from support.pictures import Draw
 
 
-def kill_in_the_act(decoders: Decoders, jobs: list[Job]) -> list[Reply]:
+def kill_while_working(decoders: Decoders, jobs: list[Job]) -> list[Reply]:
     pid = decoders._workers[0]._process.pid
     os.kill(pid, signal.SIGSTOP)
     future = decoders.submit(jobs)
@@ -21,16 +21,16 @@ def kill_in_the_act(decoders: Decoders, jobs: list[Job]) -> list[Reply]:
     return future.result()
 
 
-def test_a_worker_that_dies_of_a_file_is_replaced(tmp_path: Path, draw: Draw) -> None:
+def test_a_worker_that_crashes_is_replaced(tmp_path: Path, draw: Draw) -> None:
     jobs = [(i, str(draw(tmp_path / f"{i}.png", i))) for i in range(3)]
     with Decoders(-1, 8, 1) as decoders:
         decoders.submit(jobs).result()
-        assert kill_in_the_act(decoders, jobs[:1]) == ["its decoder crashed (exit code -9)"]
-        assert all(isinstance(reply, Found) for reply in decoders.submit(jobs).result())
-        assert all(isinstance(reply, Found) for reply in kill_in_the_act(decoders, jobs))
+        assert kill_while_working(decoders, jobs[:1]) == ["its decoder crashed (exit code -9)"]
+        assert all(isinstance(reply, ImageInfo) for reply in decoders.submit(jobs).result())
+        assert all(isinstance(reply, ImageInfo) for reply in kill_while_working(decoders, jobs))
 
 
-def test_a_full_disk_is_not_the_fault_of_the_file(tmp_path: Path, draw: Draw) -> None:
+def test_a_write_error_is_raised_and_not_counted_as_a_bad_file(tmp_path: Path, draw: Draw) -> None:
     path = draw(tmp_path / "a.png")
     with (
         path.open("rb") as unwritable,
@@ -40,7 +40,7 @@ def test_a_full_disk_is_not_the_fault_of_the_file(tmp_path: Path, draw: Draw) ->
         decoders.submit([(0, str(path))]).result()
 
 
-def test_what_goes_wrong_in_a_file_is_its_reply(tmp_path: Path, draw: Draw) -> None:
+def test_the_reply_for_a_bad_file_is_the_reason(tmp_path: Path, draw: Draw) -> None:
     (tmp_path / "broken.png").write_bytes(draw(tmp_path / "a.png").read_bytes()[:60])
     jobs = [
         (0, str(tmp_path / "absent.png")),
@@ -52,4 +52,4 @@ def test_what_goes_wrong_in_a_file_is_its_reply(tmp_path: Path, draw: Draw) -> N
     assert isinstance(absent, str)
     assert "No such file" in absent
     assert isinstance(broken, str)
-    assert good == Found(20, 16, "PNG", "RGB")
+    assert good == ImageInfo(20, 16, "PNG", "RGB")

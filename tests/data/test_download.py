@@ -28,7 +28,7 @@ GOOD = tar(("set/a.bin", bytes(range(256)) * 400), ("set/deep/b.bin", b"b"))
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `content`; the first `breaks` answers end half-way; without `ranges` it cannot resume."""
+    """Serve `content`; the first `breaks` answers end half-way; `ranges` allow to resume."""
 
     content = GOOD
     breaks = 0
@@ -97,7 +97,7 @@ def test_downloads_verifies_and_extracts_once(server: Server, tmp_path: Path) ->
     assert sorted(path.name for path in folder.parent.iterdir()) == ["set", "set.tgz.lock"]
 
 
-def test_a_broken_download_goes_on_where_it_broke(
+def test_a_broken_download_is_resumed(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.breaks = 2
@@ -107,7 +107,7 @@ def test_a_broken_download_goes_on_where_it_broke(
     assert "resuming" in capsys.readouterr().err
 
 
-def test_a_server_that_cannot_resume_is_asked_for_all_of_it(server: Server, tmp_path: Path) -> None:
+def test_a_server_that_cannot_resume_sends_everything_again(server: Server, tmp_path: Path) -> None:
     server.breaks, server.ranges = 1, False
     assert get(server, tmp_path).is_dir()
     assert len(server.requests) == 2
@@ -118,7 +118,7 @@ def test_a_download_that_keeps_breaking_is_kept_for_the_next_command(
 ) -> None:
     server.breaks = 5
     with pytest.raises(
-        UserError, match=r"the connection broke after .* the same command goes on from there"
+        UserError, match=r"the connection broke after .* the same command resumes the download"
     ):
         get(server, tmp_path)
     assert not (tmp_path / "set").exists()
@@ -128,7 +128,7 @@ def test_a_download_that_keeps_breaking_is_kept_for_the_next_command(
     assert server.requests[0] is not None
 
 
-def test_a_part_that_was_something_else_is_thrown_away(server: Server, tmp_path: Path) -> None:
+def test_a_part_of_another_file_is_discarded(server: Server, tmp_path: Path) -> None:
     (tmp_path / "set.tgz.part").write_bytes(b"another file")
     assert get(server, tmp_path).is_dir()
     assert server.requests == ["bytes=12-", None]
@@ -147,7 +147,7 @@ def test_a_wrong_checksum_is_refused(server: Server, tmp_path: Path) -> None:
     assert len(server.requests) == 1
 
 
-def test_offline_says_what_to_put_where(tmp_path: Path) -> None:
+def test_without_a_connection_the_error_says_where_to_put_the_file(tmp_path: Path) -> None:
     archive = Archive("http://127.0.0.1:9/set.tgz", "0" * 32, "set")
     with pytest.raises(UserError) as error:
         fetch("cifar10", archive, tmp_path, pause=60)
@@ -155,12 +155,12 @@ def test_offline_says_what_to_put_where(tmp_path: Path) -> None:
     assert "Connection refused" in sentence
     assert "fetch http://127.0.0.1:9/set.tgz elsewhere" in sentence
     assert (
-        f"put it here as {tmp_path}/set.tgz, and run `smi data cifar10 --root {tmp_path}` again"
+        f"save it as {tmp_path}/set.tgz, and run `smi data cifar10 --root {tmp_path}` again"
         in sentence
     )
 
 
-def test_a_server_that_has_it_no_more(server: Server, tmp_path: Path) -> None:
+def test_a_missing_file_on_the_server_is_not_tried_again(server: Server, tmp_path: Path) -> None:
     server.status = 404
     with pytest.raises(UserError, match="the server answers 404 Not Found"):
         get(server, tmp_path)
@@ -174,14 +174,14 @@ def test_an_archive_brought_by_hand_is_used_and_left(server: Server, tmp_path: P
     assert (tmp_path / "set.tgz").is_file()
 
 
-def test_a_wrong_archive_brought_by_hand_is_a_sentence(server: Server, tmp_path: Path) -> None:
+def test_a_wrong_archive_brought_by_hand_is_a_user_error(server: Server, tmp_path: Path) -> None:
     (tmp_path / "set.tgz").write_bytes(GOOD[:-1])
-    with pytest.raises(UserError, match="is not the whole official archive"):
+    with pytest.raises(UserError, match="is not the complete official archive"):
         get(server, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["../escaped.bin", "set/../../escaped.bin", "/escaped.bin"])
-def test_no_member_lands_outside(tmp_path: Path, name: str) -> None:
+def test_no_member_is_extracted_outside(tmp_path: Path, name: str) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "bad.tgz").write_bytes(tar(("set/a.bin", b"a"), (name, b"escaped")))
     if name.startswith("/"):
@@ -194,7 +194,7 @@ def test_no_member_lands_outside(tmp_path: Path, name: str) -> None:
     assert not Path("/escaped.bin").exists()
 
 
-def test_no_link_leads_outside(tmp_path: Path) -> None:
+def test_no_link_may_point_outside(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "bad.tgz", "w:gz") as archive:
         link = tarfile.TarInfo("set/link")
         link.type, link.linkname = tarfile.SYMTYPE, "../../outside"
@@ -203,7 +203,7 @@ def test_no_link_leads_outside(tmp_path: Path) -> None:
         extract(tmp_path / "bad.tgz", tmp_path / "set")
 
 
-def test_what_is_no_archive_or_holds_something_else(tmp_path: Path) -> None:
+def test_a_damaged_or_wrong_archive_is_a_user_error(tmp_path: Path) -> None:
     (tmp_path / "text.tgz").write_text("hello")
     with pytest.raises(UserError, match="cannot be extracted"):
         extract(tmp_path / "text.tgz", tmp_path / "set")

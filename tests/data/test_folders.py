@@ -40,7 +40,7 @@ def test_nested_without_classes(tmp_path: Path) -> None:
     assert beside.val is None
 
 
-def test_class_folders_have_a_part_held_out_that_new_files_do_not_move(tmp_path: Path) -> None:
+def test_new_files_do_not_change_the_held_out_files(tmp_path: Path) -> None:
     paths = [f"{name}/{i}.png" for name in ("cat", "dog") for i in range(100)]
     folder = read_folder(touch(tmp_path / "set", *paths))
     assert folder.held_out
@@ -78,18 +78,18 @@ def test_train_and_val(tmp_path: Path) -> None:
         2,
         False,
     )
-    assert names(folder.everything()) == [
+    assert names(folder.all_files()) == [
         "extra/e.png",
         "train/cat/b.png",
         "train/dog/a.png",
         "val/dog/deep/c.png",
         "val/emu/d.png",
     ]
-    assert folder.everything().labels is None  # one has none
+    assert folder.all_files().labels is None  # one has none
     (tmp_path / "set" / "extra" / "e.png").unlink()
-    everything = read_folder(tmp_path / "set").everything()
-    assert everything.labels is not None
-    assert (everything.labels.tolist(), everything.classes) == ([0, 1, 1, 2], ("cat", "dog", "emu"))
+    files = read_folder(tmp_path / "set").all_files()
+    assert files.labels is not None
+    assert (files.labels.tolist(), files.classes) == ([0, 1, 1, 2], ("cat", "dog", "emu"))
 
 
 def test_a_flat_val_has_no_labels(tmp_path: Path) -> None:
@@ -127,14 +127,14 @@ def test_a_name_that_is_not_text(tmp_path: Path) -> None:
     assert len(read_folder(root).train) == 2
 
 
-def test_mistakes_are_sentences(tmp_path: Path) -> None:
+def test_mistakes_are_user_errors(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a folder"):
         read_folder(tmp_path / "absent")
     with pytest.raises(UserError, match="holds no files named like images"):
         read_folder(touch(tmp_path / "set", "notes.txt"))
 
 
-def test_a_link_to_itself_and_a_closed_folder_do_not_stop_the_others(
+def test_a_link_to_itself_and_an_unreadable_folder_are_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     touch(tmp_path, "good.png")

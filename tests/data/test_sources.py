@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from smi.data import load
-from smi.data.sources import ARCHIVES, NAMES, resolve
+from smi.data.sources import ARCHIVES, DATASET_NAMES, dataset_label, resolve
 from smi.errors import UserError
 from support.pictures import Draw
 
 RANDOM = np.random.default_rng(0)
 
 
-def test_digits_are_embedded() -> None:
+def test_digits_come_with_scikit_learn() -> None:
     train, val = load("digits"), load("digits", "val")
     assert (len(train) + len(val), train.resolution, len(train.classes or ())) == (1797, 8, 10)
     assert 120 < len(val) < 240
@@ -63,7 +63,7 @@ def test_cifar100_has_the_fine_labels(tmp_path: Path) -> None:
     assert store.classes == ("apple", "aquarium_fish")
 
 
-def test_stl10_pretrains_on_what_nobody_labelled_too(tmp_path: Path) -> None:
+def test_stl10_pretrains_on_unlabelled_images_too(tmp_path: Path) -> None:
     folder = tmp_path / "stl10_binary"
     folder.mkdir()
     images = {
@@ -85,7 +85,7 @@ def test_stl10_pretrains_on_what_nobody_labelled_too(tmp_path: Path) -> None:
     assert torch.equal(pretrain[torch.tensor([4])][0], column_by_column)
 
 
-def test_imagenette_has_names_for_its_classes(tmp_path: Path, draw: Draw) -> None:
+def test_imagenette_has_words_for_its_classes(tmp_path: Path, draw: Draw) -> None:
     for split in ("train", "val"):
         for name in ("n01440764", "n03888257"):
             draw(tmp_path / "imagenette2-320" / split / name / "a.JPEG")
@@ -104,14 +104,14 @@ def test_imagenet_is_a_folder_the_user_has(tmp_path: Path, draw: Draw) -> None:
 
 
 @pytest.mark.parametrize("name", ARCHIVES)
-def test_what_is_not_there_names_the_command(name: str, tmp_path: Path) -> None:
+def test_the_error_for_a_missing_dataset_names_the_command(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"run `smi data {name} --root {tmp_path}` to download it"):
         resolve(name, "train", tmp_path)
     with pytest.raises(UserError, match=f"run `smi data {name}` to download it"):
         resolve(name, "train")
 
 
-def test_damaged_binaries_are_sentences(tmp_path: Path) -> None:
+def test_damaged_binaries_are_user_errors(tmp_path: Path) -> None:
     write_cifar(tmp_path / "cifar-100-binary", ["train.bin"], 2)
     with pytest.raises(UserError, match=r"test.bin is missing: remove"):
         resolve("cifar100", "val", tmp_path)
@@ -120,10 +120,10 @@ def test_damaged_binaries_are_sentences(tmp_path: Path) -> None:
         resolve("cifar100", "train", tmp_path)
 
 
-def test_targets_that_are_nothing(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no set or folder 'cifar-10': did you mean cifar10\?"):
+def test_unknown_targets_are_user_errors(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no dataset or folder 'cifar-10': did you mean cifar10\?"):
         resolve("cifar-10", "train")
-    with pytest.raises(UserError, match="the names are digits, cifar10"):
+    with pytest.raises(UserError, match="choose one of digits, cifar10"):
         resolve(tmp_path / "absent", "train")
     (tmp_path / "file.zip").touch()
     with pytest.raises(UserError, match="is a file: give the folder"):
@@ -142,5 +142,12 @@ def test_a_name_wins_over_a_folder(
 
 
 def test_checksums_look_like_checksums() -> None:
-    assert set(ARCHIVES) < set(NAMES)
+    assert set(ARCHIVES) < set(DATASET_NAMES)
     assert all(len(archive.md5) == hashlib.md5().digest_size * 2 for archive in ARCHIVES.values())
+
+
+def test_the_label_of_a_folder_cannot_be_taken_for_a_dataset(tmp_path, monkeypatch):
+    assert dataset_label("cifar10") == "cifar10"
+    assert dataset_label(tmp_path / "cifar10") == "cifar10/"
+    monkeypatch.chdir(tmp_path)
+    assert dataset_label(".") == f"{tmp_path.name}/"

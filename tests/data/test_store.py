@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from smi.data import Batches, load, write_bad
-from smi.data.decoder import Bad
+from smi.data.decoder import BadFile
 from smi.data.sources import ArraySet
 from smi.data.store import ArrayStore, CachedStore, StreamingStore
 from smi.errors import UserError
@@ -23,7 +23,7 @@ def folder(tmp_path: Path, draw: Draw) -> Path:
 def test_cached_and_streamed_images_are_the_same(folder: Path) -> None:
     cached, streamed = (
         load(folder, resolution=16),
-        load(folder, resolution=16, largest_cache=0, num_workers=2),
+        load(folder, resolution=16, max_cache_bytes=0, num_workers=2),
     )
     assert isinstance(cached, CachedStore)
     assert isinstance(streamed, StreamingStore)
@@ -48,7 +48,7 @@ def test_cached_and_streamed_images_are_the_same(folder: Path) -> None:
 
 
 def test_the_number_of_workers_changes_nothing(folder: Path) -> None:
-    stores = [load(folder, resolution=8, largest_cache=0, num_workers=n) for n in (1, 3)]
+    stores = [load(folder, resolution=8, max_cache_bytes=0, num_workers=n) for n in (1, 3)]
     batches = [Batches(store, 3, seed=0).batch(5) for store in stores]
     assert torch.equal(batches[0].images, batches[1].images)
     for store in stores:
@@ -69,7 +69,7 @@ def break_files(folder: Path) -> None:
     (folder / "train/class1/05.png").write_text("not an image")
 
 
-def test_bad_files_are_passed_over_and_listed(folder: Path, tmp_path: Path) -> None:
+def test_bad_files_are_replaced_and_listed(folder: Path, tmp_path: Path) -> None:
     good = load(folder, resolution=8)
     rows = [{0: 1, 8: 9}.get(i, i) for i in range(12)]  # in place of a bad one, the next good one
     expected = good[torch.tensor(rows)]
@@ -87,7 +87,7 @@ def test_bad_files_are_passed_over_and_listed(folder: Path, tmp_path: Path) -> N
 def test_streaming_takes_the_next_good_file(folder: Path) -> None:
     expected = load(folder, resolution=8)[torch.tensor([1, 9, 3])]
     break_files(folder)
-    store = load(folder, resolution=8, largest_cache=0, max_bad_share=0.5)
+    store = load(folder, resolution=8, max_cache_bytes=0, max_bad_share=0.5)
     for _ in range(2):
         images, index = store.start(torch.tensor([0, 8, 3]))()
         assert torch.equal(images, expected)
@@ -100,7 +100,7 @@ def test_a_step_is_the_same_cached_or_streamed_with_bad_files(folder: Path) -> N
     break_files(folder)
     (folder / "train/class1/11.png").write_bytes(b"")  # the last: the next good one is the first
     stores = [
-        load(folder, resolution=8, max_bad_share=0.5, largest_cache=size) for size in (10**9, 0)
+        load(folder, resolution=8, max_bad_share=0.5, max_cache_bytes=size) for size in (10**9, 0)
     ]
     assert len(stores[0]) == len(stores[1])
     cached, streamed = (Batches(store, 5, seed=1) for store in stores)
@@ -112,25 +112,25 @@ def test_a_step_is_the_same_cached_or_streamed_with_bad_files(folder: Path) -> N
         store.close()
 
 
-def test_streaming_gives_its_memory_back(folder: Path) -> None:
-    """After a reader that stops early, and after an error."""
-    store = load(folder, resolution=8, largest_cache=0, max_bad_share=0.0)
+def test_streaming_frees_its_rows(folder: Path) -> None:
+    """Check it after a reader that stops early, and after an error."""
+    store = load(folder, resolution=8, max_cache_bytes=0, max_bad_share=0.0)
     assert isinstance(store, StreamingStore)
     batches = Batches(store, 4, seed=0)
     for _ in range(5):
         reading = batches.starting_at(0)
         next(reading)
         reading.close()
-    assert len(store._free) == store._num_rows <= 12
+    assert len(store._free_rows) == store._num_rows <= 12
     break_files(folder)
     for _ in range(3):
         with pytest.raises(UserError):
             store[:]
-    assert len(store._free) == store._num_rows <= 12
+    assert len(store._free_rows) == store._num_rows <= 12
     store.close()
 
 
-def test_indices_are_of_images_that_are_there(folder: Path) -> None:
+def test_indices_must_be_in_range(folder: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (10, 3, 6, 6), dtype=np.uint8)
     for store in (
         load(folder, resolution=8),
@@ -142,7 +142,7 @@ def test_indices_are_of_images_that_are_there(folder: Path) -> None:
                 store[[index]]
 
 
-def test_a_finished_cache_need_not_be_writable_and_a_damaged_one_is_made_again(
+def test_a_complete_cache_needs_no_lock_and_a_damaged_one_is_rebuilt(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = load(folder, resolution=8)[:]
@@ -150,18 +150,18 @@ def test_a_finished_cache_need_not_be_writable_and_a_damaged_one_is_made_again(
         patch.setattr("smi.data.cache.lock", lambda *_: pytest.fail("no lock is needed to read"))
         assert torch.equal(load(folder, resolution=8)[:], expected)
     for file, damage in (("files.json", b"{"), ("images.u8", b"short")):
-        (found,) = (folder.parent / "home").rglob(file)
-        found.write_bytes(damage)
+        (path,) = (folder.parent / "home").rglob(file)
+        path.write_bytes(damage)
         assert torch.equal(load(folder, resolution=8)[:], expected)
 
 
-def test_a_name_of_two_lines_is_one_line_of_the_list(tmp_path: Path) -> None:
-    write_bad(tmp_path / "bad.txt", [Bad("a\tb\nc\udcff.jpg", "empty file")])
+def test_a_name_with_a_line_break_is_escaped(tmp_path: Path) -> None:
+    write_bad(tmp_path / "bad.txt", [BadFile("a\tb\nc\udcff.jpg", "empty file")])
     assert (tmp_path / "bad.txt").read_text() == "a\\tb\\nc\\udcff.jpg\tempty file\n"
 
 
 @pytest.mark.parametrize("options", [{"num_workers": 0}, {"max_bad_share": float("nan")}])
-def test_settings_out_of_range_are_sentences(folder: Path, options: dict[str, float]) -> None:
+def test_settings_out_of_range_are_user_errors(folder: Path, options: dict[str, float]) -> None:
     with pytest.raises(UserError):
         load(folder, **options)
 
@@ -173,19 +173,19 @@ def test_too_many_bad_files_stop_the_run(folder: Path) -> None:
         match=r"2 of 12 files in .* cannot be read as images .*00.png: empty file.* share of 10%",
     ):
         load(folder, resolution=8)
-    store = load(folder, resolution=8, largest_cache=0)
+    store = load(folder, resolution=8, max_cache_bytes=0)
     with pytest.raises(UserError, match="of 12 files"):
         store[:]
     store.close()
 
 
-@pytest.mark.parametrize("largest_cache", [0, 10**9])
-def test_nothing_but_bad_files(tmp_path: Path, largest_cache: int) -> None:
+@pytest.mark.parametrize("max_cache_bytes", [0, 10**9])
+def test_only_bad_files_are_a_user_error(tmp_path: Path, max_cache_bytes: int) -> None:
     (tmp_path / "set").mkdir()
     for i in range(3):
         (tmp_path / "set" / f"{i}.png").touch()
     with pytest.raises(UserError, match="none of the 3 files"):
-        load(tmp_path / "set", largest_cache=largest_cache, max_bad_share=1)[:]
+        load(tmp_path / "set", max_cache_bytes=max_cache_bytes, max_bad_share=1)[:]
 
 
 def test_arrays_in_parts_and_at_another_size() -> None:
@@ -198,6 +198,6 @@ def test_arrays_in_parts_and_at_another_size() -> None:
     assert ArrayStore(ArraySet("a", "train", (pixels,)), 12)[index].shape == (5, 3, 12, 12)
 
 
-def test_a_resolution_of_nothing_is_a_sentence(folder: Path) -> None:
+def test_a_resolution_of_zero_is_a_user_error(folder: Path) -> None:
     with pytest.raises(UserError, match="1 pixel or more"):
         load(folder, resolution=0)

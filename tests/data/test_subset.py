@@ -1,4 +1,4 @@
-"""Some of a store's images, as a store."""
+"""Test a subset of the images of a store."""
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from support.pictures import Draw
 PIXELS = np.arange(64, dtype=np.uint8).reshape(64, 1, 1, 1).repeat(3, axis=1)
 
 
-def test_images_labels_and_index_are_its_own() -> None:
+def test_a_subset_has_its_own_images_labels_and_index() -> None:
     whole = ArrayStore(ArraySet("numbers", "train", (PIXELS,), np.arange(64) % 5, tuple("abcde")))
     part = Subset(whole, torch.tensor([3, 9, 30, 60]))
     assert len(part) == 4
@@ -24,16 +24,16 @@ def test_images_labels_and_index_are_its_own() -> None:
     assert torch.tensor([3, 9, 30, 60])[batch.index].tolist() == batch.images[:, 0, 0, 0].tolist()
 
 
-def test_what_stands_in_for_a_bad_file_has_a_place(tmp_path, draw: Draw) -> None:
+def test_a_bad_file_is_replaced_within_the_subset(tmp_path, draw: Draw) -> None:
     for i in range(20):
         draw(tmp_path / "photos" / f"{i:02}.png", seed=i)
     (tmp_path / "photos" / "05.png").write_bytes(b"no picture")
-    whole = load(tmp_path / "photos", "pretrain", resolution=8, largest_cache=0)
+    whole = load(tmp_path / "photos", "pretrain", resolution=8, max_cache_bytes=0)
     part = Subset(whole, torch.tensor([0, 5, 6]))
     images, index = part.start(torch.tensor([1]))()
-    assert index.tolist() == [2]  # number 06 stands in, which is one of ours
+    assert index.tolist() == [2]  # 06 replaces it, which is in the subset
     assert torch.equal(images, part[[2]])
-    others = Subset(whole, torch.tensor([0, 5, 9]))  # number 06 is kept from these: 09 stands in
+    others = Subset(whole, torch.tensor([0, 5, 9]))  # 06 is not in this subset: 09 replaces it
     images, index = others.start(torch.tensor([1, 0]))()
     assert index.tolist() == [2, 0]
     assert torch.equal(images[0], whole[[9]][0])

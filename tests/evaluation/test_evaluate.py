@@ -1,5 +1,6 @@
 """`smi evaluate` through its real entry points, on a network of a few hundred weights."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from smi.cli import main
 from smi.data import load
 from smi.errors import UserError
 from smi.evaluation import extract_labelled, knn_accuracy
-from smi.evaluation.evaluate import PROTOCOLS, evaluate, print_results, stored
+from smi.evaluation.evaluate import evaluate, stored
+from smi.evaluation.protocols import PROTOCOLS
 from smi.evaluation.results import read_all
 from smi.runs.checkpoint import save_encoder
 
@@ -27,36 +29,33 @@ TINY = {
     "encoder": "support.homemade.Net",
     "batch_size": 64,
     "epochs": 1,
-    "settings": {"method.widths": "[16, 16]", "log.probe_images": 200},
+    "method.widths": "[16, 16]",
+    "log.probe_images": 200,
 }
 
 
 @pytest.fixture(autouse=True)
-def _one_thread_and_our_modules(monkeypatch):
+def _our_modules(monkeypatch):
     monkeypatch.syspath_prepend(TESTS)
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Two runs of one network, SMI's and Barlow Twins'."""
+    """Pretrain the same network with SMI and with Barlow Twins."""
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(TESTS)
         return [
-            smi.pretrain("digits", out=folder / method, method=method, **TINY).folder
+            smi.pretrain("digits", out=folder / method, method=method, overrides=TINY).folder
             for method in ("SMI", "BarlowTwins")
         ]
 
 
 @pytest.fixture
 def run(trained, tmp_path):
-    """A copy, without results."""
+    """Copy the first run, without results."""
     return copy_of(trained[0], tmp_path / "run")
 
 
@@ -86,7 +85,7 @@ def command(*words, **more):
 
 
 def write_folder(folder, classes, count, side=12, seed=0):
-    """Folders of noisy images, each class around a colour of its own."""
+    """Write noisy images in one folder per class; each class has its own mean colour."""
     rng = np.random.default_rng(seed)
     for number, name in enumerate(classes):
         (folder / name).mkdir(parents=True)
@@ -137,9 +136,9 @@ def test_the_command_writes_results_and_prints_their_table(run, smi_here):
     assert "raw pixels" in smi_here("evaluate", run, "--show", "--floors").stdout
 
 
-def test_numbers_are_those_of_the_parts(run):
-    """Nearest neighbours as smi.evaluate has them, and scikit-learn's logistic regression on the same features, as strong as was chosen."""
-    (_, (knn, linear)) = evaluate([run], protocols=["knn", "linear-cached"])[0]
+def test_numbers_equal_those_of_independent_references(run):
+    """The references are knn_accuracy, and scikit-learn's logistic regression with the same l2."""
+    (_, (knn, linear)) = evaluate([run], protocols=["knn", "linear-cached"]).rows[0]
     encoder = smi.load(run)
     stores = load("digits", "train"), load("digits", "val")
     (h, y), (test_h, test_y) = (
@@ -156,9 +155,9 @@ def test_numbers_are_those_of_the_parts(run):
 
 
 def test_the_slow_protocols(run, monkeypatch):
-    monkeypatch.setattr("smi.evaluation.finetune.FEWEST_STEPS", 5)
-    rows = evaluate([run], protocols=["linear", "finetune"], epochs=2, floors=True)
-    assert [len(results) for _, results in rows] == [2, 2, 1]  # pixels have nothing to tune
+    monkeypatch.setattr("smi.evaluation.finetune.MIN_STEPS", 5)
+    rows = evaluate([run], protocols=["linear", "finetune"], epochs=2, floors=True).rows
+    assert [len(results) for _, results in rows] == [2, 2, 1]  # pixels cannot be fine-tuned
     linear, finetune = rows[0][1]
     assert [epoch["epoch"] for epoch in linear.details["curves"]] == [1, 2]
     assert linear.scores[0].value == pytest.approx(
@@ -174,42 +173,43 @@ def test_the_slow_protocols(run, monkeypatch):
     assert [finetune.details[share]["labels"] for share in ("1%", "10%", "100%")] == [20, 162, 1614]
 
 
-def test_what_is_known_is_not_computed_again_until_the_weights_change(run, monkeypatch):
+def test_stored_results_are_reused_until_the_weights_change(run, monkeypatch):
     first = evaluate([run], protocols=["knn"])
-    asked = []
-    rule, answer = PROTOCOLS["knn"]
-    monkeypatch.setitem(PROTOCOLS, "knn", (rule, lambda what: asked.append(what) or answer(what)))
+    cases = []
+    protocol = PROTOCOLS["knn"]
+    counted = dataclasses.replace(
+        protocol, run=lambda case: cases.append(case) or protocol.run(case)
+    )
+    monkeypatch.setitem(PROTOCOLS, "knn", counted)
     assert evaluate([run], protocols=["knn"]) == first
-    assert not asked
-    assert evaluate([run], protocols=["knn"], images=500)[0][1][0].stamp != first[0][1][0].stamp
-    assert len(asked) == 1
+    assert not cases
+    fewer = evaluate([run], protocols=["knn"], images=500)
+    assert fewer.rows[0].results[0].stamp != first.rows[0].results[0].stamp
+    assert len(cases) == 1
     state = torch.load(run / "checkpoints" / "last.pt", weights_only=True)
     for name, weights in state["method"].items():
         if name.startswith("encoder.") and weights.ndim > 1:
             weights.mul_(-1)
     torch.save(state, run / "checkpoints" / "last.pt")
     evaluate([run], protocols=["knn"])
-    assert len(asked) == 2
-    (old, new) = stored(
-        [run], protocols=["knn"], data="digits"
-    )  # both are kept, and stand in rows of their own
-    assert len(old[1]) + len(new[1]) == 3
+    assert len(cases) == 2
+    # Both are kept, in rows of their own.
+    (old, new) = stored([run], protocols=["knn"], data="digits").rows
+    assert len(old.results) + len(new.results) == 3
 
 
-def test_two_runs_side_by_side(trained, tmp_path, capsys, monkeypatch):
+def test_two_runs_side_by_side(trained, tmp_path, monkeypatch):
     runs = [copy_of(folder, tmp_path / folder.name) for folder in trained]
     seconds = iter(range(100))
     monkeypatch.setattr(
         "smi.evaluation.evaluate.time.perf_counter", lambda: next(seconds) ** 2
-    )  # no two take as long
-    rows = evaluate(runs, protocols=["knn"], floors=True)
-    assert len(rows) == 4  # the untrained encoder and the pixels are the same for both
-    assert len({result.stamp for _, results in rows for result in results}) == 1
-    print_results(rows)
-    assert "not comparable" not in capsys.readouterr().out
+    )  # so that all durations differ
+    evaluation = evaluate(runs, protocols=["knn"], floors=True)
+    assert len(evaluation.rows) == 4  # the untrained encoder and the pixels are the same for both
+    assert len({result.stamp for row in evaluation.rows for result in row.results}) == 1
+    assert "not comparable" not in evaluation.text()
     evaluate(runs[:1], protocols=["knn"], images=400)
-    print_results(stored(runs, protocols=["knn"]))
-    assert "not comparable: knn (a) and knn (b)" in capsys.readouterr().out
+    assert "not comparable: knn (a) and knn (b)" in stored(runs, protocols=["knn"]).text()
 
 
 def test_json_and_a_file_of_an_encoder(run, tmp_path):
@@ -220,30 +220,32 @@ def test_json_and_a_file_of_an_encoder(run, tmp_path):
     (found,) = json.loads(done.stdout)
     assert found["encoder"]["method"] == "SMI"
     assert (tmp_path / "mine-results" / "eval").is_dir()
-    assert (
-        found["scores"][0]["value"] == evaluate([run], protocols=["knn"])[0][1][0].scores[0].value
-    )
+    evaluation = evaluate([run], protocols=["knn"])
+    assert found["scores"][0]["value"] == evaluation.rows[0].results[0].scores[0].value
+    plain = evaluation.plain()
+    assert json.loads(json.dumps(plain)) == plain
+    assert plain[0]["protocol"] == found["protocol"]
 
 
-def test_another_set_than_the_one_pretrained_on(run, tmp_path, capsys):
+def test_another_dataset_than_the_one_pretrained_on(run, tmp_path):
     data = write_folder(tmp_path / "photos" / "train", ["ant", "bee", "cow"], 12)
     write_folder(tmp_path / "photos" / "val", ["ant", "bee", "cow"], 5, seed=1)
-    rows = evaluate([run], data=data.parent, protocols=["knn", "fewshot"])
-    (_, (knn, few)) = rows[0]
-    print_results(rows)
+    evaluation = evaluate([run], data=data.parent, protocols=["knn", "fewshot"])
+    (_, (knn, few)) = evaluation.rows[0]
     assert knn.protocol["data"] == "photos/"
     assert knn.protocol["classes"] == 3
     assert knn.scores[0].value > 0.5
     assert [score.name for score in few.scores] == ["1 label", "5 labels", "10 labels"]
-    assert "3 classes: top-5 would say nothing" in capsys.readouterr().out
+    assert "3 classes: top-5 accuracy would always be 100 %" in evaluation.text()
 
 
-def test_classes_that_differ_are_told(run, tmp_path, capsys):
+def test_classes_that_differ_are_noted(run, tmp_path):
     write_folder(tmp_path / "a" / "train", ["ant", "bee", "cow"], 8)
     write_folder(tmp_path / "a" / "val", ["bee", "cow", "dog"], 4, seed=1)
-    print_results(evaluate([run], data=tmp_path / "a", protocols=["knn", "linear-cached"]))
-    text = capsys.readouterr().out
-    assert "dog: no training images, so 4 of the 12 test images cannot be told right" in text
+    text = evaluate([run], data=tmp_path / "a", protocols=["knn", "linear-cached"]).text()
+    assert (
+        "dog: no training images, so 4 of the 12 test images cannot be classified correctly" in text
+    )
     assert "ant: no test images" in text
     write_folder(tmp_path / "b" / "train", ["ant", "bee"], 4)
     write_folder(tmp_path / "b" / "val", ["cow", "dog"], 4)
@@ -251,20 +253,20 @@ def test_classes_that_differ_are_told(run, tmp_path, capsys):
         evaluate([run], data=tmp_path / "b")
 
 
-def test_one_class_to_test_on_has_its_label(run, tmp_path, capsys):
+def test_a_test_split_with_one_class_is_noted(run, tmp_path):
     write_folder(tmp_path / "a" / "train", ["ant", "bee", "cow"], 8)
     write_folder(tmp_path / "a" / "val", ["bee"], 4, seed=1)
-    print_results(evaluate([run], data=tmp_path / "a", protocols=["knn"]))
-    assert "ant, cow: no test images" in capsys.readouterr().out
+    evaluation = evaluate([run], data=tmp_path / "a", protocols=["knn"])
+    assert "ant, cow: no test images" in evaluation.text()
 
 
 def test_other_images_under_the_same_names_are_another_protocol(run, tmp_path):
-    """Folders of one name, with as many images of as many classes, and files of the same size."""
+    """The folders have the same name, numbers of images and classes, and sizes of files."""
     for place, spread in (("x", 1), ("y", 2)):
         for split in ("train", "val"):
             write_folder(tmp_path / place / "photos" / split, ["ant", "bee", "cow"], 6, seed=spread)
     found = [
-        evaluate([run], data=tmp_path / place / "photos", protocols=["knn"])[0][1][0]
+        evaluate([run], data=tmp_path / place / "photos", protocols=["knn"]).rows[0].results[0]
         for place in ("x", "y")
     ]
     assert found[0].protocol["data"] == found[1].protocol["data"]
@@ -272,41 +274,43 @@ def test_other_images_under_the_same_names_are_another_protocol(run, tmp_path):
 
 
 def test_stamps_differ_only_where_something_does(run, tmp_path):
-    """A seed that nothing is drawn with changes nothing, and neither does how a folder with a broken file is read."""
-    one, other = (evaluate([run], protocols=["knn", "fewshot"], seed=seed)[0][1] for seed in (0, 1))
+    """An unused seed changes nothing, nor does how a folder with a broken file is read."""
+    one, other = (
+        evaluate([run], protocols=["knn", "fewshot"], seed=seed).rows[0].results for seed in (0, 1)
+    )
     assert one[0].stamp == other[0].stamp
     assert one[1].stamp != other[1].stamp
     data = write_folder(tmp_path / "photos" / "train", ["ant", "bee", "cow"], 12).parent
     write_folder(data / "val", ["ant", "bee", "cow"], 5, seed=1)
     (data / "train" / "bee" / "0.png").write_bytes(b"no image")
-    cached = evaluate([run], data=data, protocols=["knn"])[0][1][0]
+    cached = evaluate([run], data=data, protocols=["knn"]).rows[0].results[0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "smi.evaluation.evaluate.load",
-            lambda *words, **more: load(*words, **more, largest_cache=0),
+            "smi.evaluation.labelled.load",
+            lambda *words, **more: load(*words, **more, max_cache_bytes=0),
         )
-        streamed = evaluate([run], data=data, protocols=["knn"])[0][1][0]
+        streamed = evaluate([run], data=data, protocols=["knn"]).rows[0].results[0]
     assert cached == streamed  # found again under its stamp
-    assert "1 files could not be read" in " ".join(cached.notes)
+    assert "1 file could not be read" in " ".join(cached.notes)
 
 
-def test_few_images_have_an_answer(run, tmp_path):
+def test_very_few_images_can_be_evaluated(run, tmp_path):
     write_folder(tmp_path / "few" / "train", ["ant", "bee"], 1)
     write_folder(tmp_path / "few" / "val", ["ant", "bee"], 2, seed=1)
-    (_, (knn, linear, few)) = evaluate([run], data=tmp_path / "few")[0]
+    (_, (knn, linear, few)) = evaluate([run], data=tmp_path / "few").rows[0]
     assert knn.protocol["k"] == 2
     assert linear.protocol["l2 from"] == [1e-3]
     assert few.protocol["labels of each class"] == [1]
 
 
-def test_all_sources_are_looked_at_before_any_is_evaluated(run, tmp_path):
+def test_all_sources_are_checked_before_any_is_evaluated(run, tmp_path):
     with pytest.raises(UserError, match="there is no run or encoder"):
         evaluate([run, tmp_path / "typo"], protocols=["knn"])
     assert not (run / "eval").exists()
 
 
-def test_images_of_another_size_are_told(tmp_path, capsys):
-    """A network for 16 pixels, and digits of 8."""
+def test_images_of_another_size_are_noted(tmp_path):
+    """The network takes 16 pixels, and digits have 8."""
     about = {
         "encoder": {"name": "support.homemade.Net"},
         "image_size": 16,
@@ -317,11 +321,9 @@ def test_images_of_another_size_are_told(tmp_path, capsys):
     }
     encoder = smi.nn.create_encoder("support.homemade.Net", image_size=16)
     save_encoder(tmp_path / "encoder.safetensors", encoder.network.state_dict(), about)
-    print_results(evaluate([tmp_path / "encoder.safetensors"], data="digits", protocols=["knn"]))
-    assert (
-        "images of 8 pixels were made 16, which this encoder was pretrained with"
-        in capsys.readouterr().out
-    )
+    file = tmp_path / "encoder.safetensors"
+    evaluation = evaluate([file], data="digits", protocols=["knn"])
+    assert "images of 8 pixels were resized to 16, the size of this encoder's" in evaluation.text()
     with pytest.raises(UserError, match="does not say what it was pretrained on"):
         evaluate([tmp_path / "encoder.safetensors"])
 

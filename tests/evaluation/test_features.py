@@ -45,14 +45,14 @@ def test_features_are_those_of_the_images_in_order(store, size, batch_size):
     torch.testing.assert_close(h, reference(encoder, store[:], size), rtol=1e-4, atol=1e-5)
 
 
-def test_the_same_twice_and_ready_for_training(store):
+def test_features_repeat_and_can_be_trained_on(store):
     encoder = Small()
     first, second = (extract(encoder, store, mean=MEAN, std=STD) for _ in range(2))
     assert torch.equal(first, second)
     nn.Linear(5, 2)(first).sum().backward()
 
 
-def test_modes_and_statistics_are_left_as_they_were(store):
+def test_modes_and_batch_norm_statistics_do_not_change(store):
     encoder = Small().train()
     encoder.norm.eval()
     statistics = encoder.norm.running_mean.clone()
@@ -66,7 +66,7 @@ def test_modes_and_statistics_are_left_as_they_were(store):
     assert torch.equal(encoder.norm.running_mean, statistics)
 
 
-def test_modes_are_left_as_they_were_by_an_encoder_that_fails(store):
+def test_modes_are_restored_after_an_error(store):
     encoder = nn.Sequential(nn.Dropout(), nn.Flatten(), nn.Linear(7, 1))
     encoder[0].eval()
     with pytest.raises(RuntimeError):
@@ -95,9 +95,9 @@ def test_labels_come_with_their_images(store):
     torch.testing.assert_close(h, pixels(store))
 
 
-@pytest.mark.parametrize("largest_cache", [0, 10**9])
-def test_in_place_of_a_bad_file_the_next_with_its_own_label(tmp_path, largest_cache):
-    """Cached or streamed, the label is that of the image that was read."""
+@pytest.mark.parametrize("max_cache_bytes", [0, 10**9])
+def test_the_image_that_replaces_a_bad_file_has_its_own_label(tmp_path, max_cache_bytes):
+    """This holds for cached and for streamed files."""
     for name, files in (("a", 8), ("b", 8)):
         (tmp_path / "set" / "train" / name).mkdir(parents=True)
         for i in range(files):
@@ -108,7 +108,7 @@ def test_in_place_of_a_bad_file_the_next_with_its_own_label(tmp_path, largest_ca
         tmp_path / "set",
         resolution=8,
         cache=tmp_path / "cache",
-        largest_cache=largest_cache,
+        max_cache_bytes=max_cache_bytes,
         num_workers=1,
     )
     h, labels = extract_labelled(nn.Flatten(), store, mean=(0, 0, 0), std=(1, 1, 1), batch_size=5)
@@ -120,7 +120,9 @@ def test_mistakes_are_sentences(store):
     unlabelled = ArrayStore(replace(ArraySet("some", "pretrain", (store[:].numpy(),)), labels=None))
     with pytest.raises(UserError, match="has no labels"):
         extract_labelled(nn.Flatten(), unlabelled, mean=MEAN, std=STD)
-    with pytest.raises(UserError, match=r"features \[11, F\]; this one gave \[11, 3, 8, 8\]"):
+    with pytest.raises(
+        UserError, match=r"features \[11, F\] for 11 images; this one returned \[11, 3, 8, 8\]"
+    ):
         extract(nn.Identity(), store, mean=MEAN, std=STD)
     for wrong in ({"batch_size": 0}, {"size": 0}, {"precision": "float8"}):
         with pytest.raises(UserError):

@@ -17,7 +17,7 @@ def test_interval_is_students():
     assert interval([0.5, 0.5]) == (0.5, 0.5, 0.5)
 
 
-def test_a_draw_has_as_many_of_each_class(clusters):
+def test_a_draw_has_the_same_number_of_each_class(clusters):
     _, labels = clusters(100, 4, 5)
     order, place = shuffle(labels, 3)
     assert sorted(order.tolist()) == list(range(100))
@@ -55,7 +55,7 @@ def test_neither_scale_nor_shift_of_features_matters(clusters):
     assert plain.mean == pytest.approx(moved.mean, abs=0.01)
 
 
-def test_a_small_class_gives_what_it_has(clusters):
+def test_a_small_class_gives_all_its_images(clusters):
     features, labels = clusters(100, 8, 3)
     keep = torch.cat([(labels == 0).nonzero()[:2, 0], (labels > 0).nonzero()[:, 0]])
     (result,) = few_shot(features[keep], labels[keep], features, labels, shots=(5,), draws=3)
@@ -71,7 +71,7 @@ def test_mistakes_are_sentences(clusters):
 
 
 def test_pixels_of_digits():
-    """What any encoder is measured against, near what is known of this set."""
+    """Raw pixels are the baseline of every encoder; their accuracy on digits is known."""
     train, test = load("digits", "train"), load("digits", "val")
     data = pixels(train), train.labels, pixels(test), test.labels
     one, five, ten = few_shot(*data, draws=10)

@@ -7,11 +7,11 @@ from lightly.utils.benchmarking import knn_predict as lightly_knn
 
 from smi.errors import UserError
 from smi.evaluation import knn_accuracy, knn_predict, knn_votes
-from smi.evaluation.knn import nearest
+from smi.evaluation.knn import NearestRows, nearest
 
 
 def reference(bank, labels, queries, k, temperature, num_classes):
-    """Row by row in float64, by a full sort."""
+    """Vote row by row in float64, after a full sort."""
     bank, queries = F.normalize(bank.double()), F.normalize(queries.double())
     votes = torch.zeros(len(queries), num_classes, dtype=torch.float64)
     for i, query in enumerate(queries):
@@ -76,21 +76,28 @@ def test_any_shape(n, m, f, k, classes, seed):
 def test_tiles_change_nothing(clusters, monkeypatch):
     (bank, labels), (queries, _) = clusters(700, spread=2.0), clusters(50, spread=2.0, seed=1)
     whole = knn_votes(bank, labels, queries, num_classes=4)
-    monkeypatch.setattr("smi.evaluation.knn.QUERIES", 7)
-    monkeypatch.setattr("smi.evaluation.knn.ROWS", 333)
+    monkeypatch.setattr("smi.evaluation.knn.QUERIES_PER_TILE", 7)
+    monkeypatch.setattr("smi.evaluation.knn.ROWS_PER_TILE", 333)
     torch.testing.assert_close(
         knn_votes(bank, labels, queries, num_classes=4), whole, rtol=1e-4, atol=1e-6
     )
 
 
-def test_a_large_k_is_cut_and_said(clusters):
+def test_stable_search_keeps_the_order_of_ties_across_tiles():
+    best = NearestRows(2, stable=True)
+    best.add(torch.tensor([[0.5, 0.7]]), torch.tensor([[0, 1]]))
+    best.add(torch.tensor([[0.7, 0.7, 0.5]]), torch.tensor([[2, 3, 4]]))
+    assert best.index.tolist() == [[1, 2]]
+
+
+def test_k_is_limited_to_the_size_of_the_bank(clusters):
     bank, labels = clusters(30)
     result = knn_accuracy(bank, labels, bank, labels, k=200)
     assert result.k == 30
     assert "the 30 nearest of 30 training images" in result.protocol
 
 
-def test_ties_zeros_and_one_class():
+def test_ties_rows_of_zeros_and_a_single_class():
     bank = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]])
     assert knn_predict(bank, torch.tensor([2, 1, 0]), torch.tensor([[3.0, 0.0]]), k=2).tolist() == [
         1
@@ -104,7 +111,7 @@ def test_ties_zeros_and_one_class():
     )
 
 
-def test_no_temperature_and_no_scale_overflow(clusters):
+def test_low_temperatures_and_large_scales_do_not_overflow(clusters):
     (bank, labels), (queries, _) = clusters(50), clusters(10, seed=1)
     sharp = knn_votes(bank * 1e30, labels, queries * 1e-30, k=5, temperature=1e-4, num_classes=4)
     torch.testing.assert_close(sharp.argmax(1), knn_predict(bank, labels, queries, k=1))

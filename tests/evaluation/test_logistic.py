@@ -8,8 +8,7 @@ from sklearn.preprocessing import StandardScaler
 
 from smi.errors import UserError
 from smi.evaluation import choose_l2, fit_linear, linear_accuracy
-from smi.evaluation.accuracy import top_k
-from smi.evaluation.logistic import GRID, split
+from smi.evaluation.logistic import L2_GRID, hold_out
 
 
 @pytest.mark.parametrize("l2", [1e-1, 1e-3])
@@ -20,7 +19,8 @@ def test_equals_scikit_learn(clusters, l2, classes):
     ours = fit_linear(features, labels, l2=l2, tolerance=1e-9)
     assert ours.converged
     standardised = StandardScaler().fit_transform(features.numpy())
-    # Of two classes scikit-learn has one row of weights, where ours are half of it and its negative: a penalty half as large.
+    # For two classes scikit-learn has one row of weights. Ours has two, half of it and its
+    # negative, so the penalty is half as large.
     strength = l2 if classes > 2 else l2 / 2
     theirs = LogisticRegression(C=1 / (strength * len(features)), tol=1e-9, max_iter=5000).fit(
         standardised, labels.numpy()
@@ -38,9 +38,9 @@ def test_equals_scikit_learn(clusters, l2, classes):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("l2", GRID)
-def test_stops_where_the_gradient_is_nothing(clusters, l2, dtype):
-    """By autograd on the objective as it is written."""
+@pytest.mark.parametrize("l2", L2_GRID)
+def test_the_gradient_vanishes_at_the_solution(clusters, l2, dtype):
+    """The reference gradient is computed by autograd on the objective."""
     features, labels = clusters(400, 20, 6, spread=3.0)
     fitted = fit_linear(features.to(dtype), labels, l2=l2)
     assert fitted.converged
@@ -55,8 +55,8 @@ def test_stops_where_the_gradient_is_nothing(clusters, l2, dtype):
         assert gradient.abs().max() < 4e-5
 
 
-def test_features_of_unlike_variance_take_few_iterations(clusters):
-    """Directions whose variances differ by ten thousand: without the covariance this takes hundreds."""
+def test_features_of_different_variance_take_few_iterations(clusters):
+    """Variances differ by a factor of ten thousand; without the covariance it takes hundreds."""
     features, labels = clusters(600, 40, 5, spread=3.0)
     mixed = (features * torch.logspace(0, -2, 40)) @ torch.linalg.qr(torch.randn(40, 40)).Q
     fitted = fit_linear(mixed, labels, l2=1e-4)
@@ -95,20 +95,20 @@ def test_constant_coordinates_and_repeated_ones(clusters):
     assert fit_linear(torch.cat([features, features], 1), labels, l2=1e-2).converged
 
 
-def test_separable_classes_have_an_answer(clusters):
+def test_separable_classes_have_a_solution(clusters):
     features, labels = clusters(100, 8, 3, spread=1e-3)
     fitted = fit_linear(features, labels, l2=1e-6)
     assert fitted.converged
     assert (fitted.predict(features) == labels).all()
 
 
-def test_the_strength_is_chosen_on_training_rows_alone(clusters):
+def test_l2_is_chosen_on_training_rows_only(clusters):
     (features, labels), (test, truth) = (
         clusters(300, 60, 3, spread=4.0),
         clusters(200, 60, 3, spread=4.0, seed=1),
     )
     result = linear_accuracy(features, labels, test, truth)
-    assert [strength for strength, _ in result.validation] == list(GRID)
+    assert [strength for strength, _ in result.validation] == list(L2_GRID)
     assert result.validation == choose_l2(features, labels)
     assert result.validation == linear_accuracy(features, labels, test[:5], truth[:5]).validation
     assert (
@@ -123,23 +123,15 @@ def test_the_strength_is_chosen_on_training_rows_alone(clusters):
     assert "l2 = 0.01," in given.protocol
 
 
-def test_the_split_has_all_classes_in_both_parts(clusters):
+def test_all_classes_are_in_both_parts_of_the_split(clusters):
     _, labels = clusters(200, 4, 7)
-    kept, held_out = split(labels, seed=3)
+    kept, held_out = hold_out(labels, seed=3)
     assert sorted([*kept.tolist(), *held_out.tolist()]) == list(range(200))
     assert len(held_out) == 40
     counts = torch.bincount(labels[held_out], minlength=7) - torch.bincount(labels) / 5
     assert counts.abs().max() <= 1
-    assert torch.equal(split(labels, seed=3)[0], kept)
-    assert not torch.equal(split(labels, seed=4)[0], kept)
-
-
-def test_top_k_counts(on_mps):
-    scores = torch.tensor([[6.0, 5, 4, 3, 2, 1], [1, 2, 3, 4, 5, 6], [0, 0, 0, 0, 0, 0]])
-    assert top_k(scores, torch.tensor([0, 5, 0])) == (1.0, 1.0)
-    assert top_k(scores, torch.tensor([4, 0, 5])) == (0.0, pytest.approx(1 / 3))
-    assert top_k(scores[:, :5], torch.tensor([0, 0, 0])) == (pytest.approx(2 / 3), None)
-    assert top_k(on_mps(scores), torch.tensor([4, 0, 5])) == (0.0, pytest.approx(1 / 3))
+    assert torch.equal(hold_out(labels, seed=3)[0], kept)
+    assert not torch.equal(hold_out(labels, seed=4)[0], kept)
 
 
 def test_mistakes_are_sentences(clusters):
@@ -153,7 +145,7 @@ def test_mistakes_are_sentences(clusters):
         linear_accuracy(features, labels, features[:, :3], labels)
     with pytest.raises(UserError, match="too few"):
         choose_l2(features[:2], labels[:2])
-    with pytest.raises(UserError, match="one strength"):
+    with pytest.raises(UserError, match="at least one value"):
         choose_l2(features, labels, grid=())
     with pytest.raises(ValueError, match="int64"):
         fit_linear(features, labels[:3], l2=1.0)

@@ -1,10 +1,12 @@
 import dataclasses
 import json
+import subprocess
+import sys
 
 import pytest
 
 from smi.errors import UserError
-from smi.evaluation.results import Result, Score, read, read_all, stamp, table, write
+from smi.evaluation.results import Result, Score, read, read_all, results_table, stamp, write
 
 PROTOCOL = {"name": "knn", "data": "cifar10", "k": 20, "train": {"split": "train", "images": 500}}
 
@@ -22,6 +24,10 @@ def result(top1=0.5, subject="encoder", notes=(), digest="abc", **protocol):
     )
 
 
+def text_of(rows):
+    return results_table(rows).text()
+
+
 def test_a_result_survives_its_file(tmp_path):
     made = dataclasses.replace(
         result(), scores=(Score("1 label", 0.5, 0.4, 0.6), Score("5 labels", 0.7, 0.65, 0.75))
@@ -33,7 +39,7 @@ def test_a_result_survives_its_file(tmp_path):
     assert json.loads(path.read_text())["stamp"] == made.stamp == stamp(made.protocol)
 
 
-def test_the_stamp_is_over_all_of_the_protocol_and_nothing_else():
+def test_the_stamp_hashes_the_whole_protocol_and_nothing_else():
     assert result(0.5).stamp == result(0.6, subject="raw pixels").stamp
     assert (
         len(
@@ -49,7 +55,7 @@ def test_the_stamp_is_over_all_of_the_protocol_and_nothing_else():
     assert stamp({"a": 1, "b": 2}) == stamp({"b": 2, "a": 1})
 
 
-def test_files_of_different_protocols_and_subjects_do_not_meet(tmp_path):
+def test_protocols_and_subjects_have_files_of_their_own(tmp_path):
     every = [
         result(),
         result(k=10),
@@ -63,14 +69,14 @@ def test_files_of_different_protocols_and_subjects_do_not_meet(tmp_path):
     assert {path.parent for path in paths} == {tmp_path / "eval"}
 
 
-def test_all_labels_come_before_few(tmp_path):
+def test_results_are_ordered_by_protocol(tmp_path):
     for name in ("finetune", "fewshot", "someones-own", "linear", "knn", "linear-cached"):
         write(tmp_path, result(name=name))
     found = [one.protocol["name"] for one in read_all(tmp_path)]
     assert found == ["knn", "linear-cached", "linear", "fewshot", "finetune", "someones-own"]
 
 
-def test_what_is_no_number_is_null(tmp_path):
+def test_nan_is_written_as_null(tmp_path):
     path = write(
         tmp_path,
         dataclasses.replace(
@@ -80,7 +86,7 @@ def test_what_is_no_number_is_null(tmp_path):
     assert read(path).details == {"curves": [{"test_loss": None, "test_top1": 0.1}]}
 
 
-def test_what_was_changed_by_hand_is_refused(tmp_path):
+def test_files_changed_by_hand_are_refused(tmp_path):
     path = write(tmp_path, result())
     path.write_text(path.read_text().replace('"k": 20', '"k": 1'))
     with pytest.raises(UserError, match="changed by hand"):
@@ -92,15 +98,15 @@ def test_what_was_changed_by_hand_is_refused(tmp_path):
 
 
 def test_numbers_of_one_protocol_share_a_column():
-    lines = table([("a", [result(0.5)]), ("b", [result(0.625)])]).splitlines()
+    lines = text_of([("a", [result(0.5)]), ("b", [result(0.625)])]).splitlines()
     assert lines[0].split() == ["kNN"]
     assert [line.split() for line in lines[2:4]] == [["a", "50.0%"], ["b", "62.5%"]]
     assert "not comparable" not in "\n".join(lines)
     assert f"stamp {result().stamp}" in lines[5]
 
 
-def test_numbers_of_different_protocols_do_not_and_the_table_says_why():
-    text = table(
+def test_numbers_of_different_protocols_have_columns_of_their_own():
+    text = text_of(
         [
             ("a", [result(0.5)]),
             ("b", [result(0.625, k=10, train={"split": "train", "images": 501})]),
@@ -117,6 +123,11 @@ def test_intervals_and_notes():
     made = dataclasses.replace(
         result(notes=["two classes"]), scores=(Score("1 label", 0.5, 0.4, 0.6),)
     )
-    text = table([("a", [made]), ("b", [made])])
+    text = text_of([("a", [made]), ("b", [made])])
     assert "50.0% ± 10.0%" in text
     assert text.count("note: two classes") == 1
+
+
+def test_reading_results_does_not_import_torch():
+    code = "import sys, smi.evaluation.results; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Metrics made up and metrics of real losses: trouble is seen, and health is not taken for it."""
+"""Check made-up metrics and those of real losses: problems are found, and health is not."""
 
 import copy
 import json
@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from torch import nn
 
 from smi import losses
-from smi.health import Context, Watch, diagnose, expected_range, nan_diagnosis
-from smi.methods import HOMES
+from smi.health import Context, Watch, find_problems, nan_diagnosis
+from smi.methods import METHOD_NAMES
+from support.contexts import make_context
 
-CONTEXT = Context("SMI", batch_size=256, embedding_dim=4096, feature_dim=512, epochs=20)
+CONTEXT = make_context("SMI", batch_size=256, embedding_dim=4096, feature_dim=512, epochs=20)
 
 
 def metrics(num_lines=100, epochs=20, seed=0, **series):
-    """A healthy run of SMI, but for what is said otherwise: each series a number or a function of progress."""
+    """Return the lines of a healthy SMI run; a series is a number or a function of progress."""
     noise = random.Random(seed)
     healthy = {
         "loss": lambda p: 40 + 80 * math.exp(-5 * p),
@@ -71,28 +72,30 @@ def watched(context, lines):
     return [(line["step"], finding) for line in lines for finding in watch(line)]
 
 
-def trouble(context, lines):
+def problems(context, lines):
     return {finding.kind: finding for _, finding in watched(context, lines)}
 
 
-# -------------------------------------------------------------------------------------------------------------------- false alarms
+# ------------------------------------------------------------------------------------ false alarms
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("num_lines", [3, 12, 100, 1000])
 @pytest.mark.parametrize(
-    "context", [CONTEXT, Context("SMI", 256, 4096, 512)], ids=["of 20 epochs", "of unknown length"]
+    "context",
+    [CONTEXT, make_context("SMI", 256, 4096, 512)],
+    ids=["of 20 epochs", "of unknown length"],
 )
 def test_a_healthy_run_has_no_warnings(seed, num_lines, context):
     lines = metrics(num_lines, seed=seed)
-    assert trouble(context, lines) == {}
-    assert all(finding.level == "ok" for finding in diagnose(context, lines))
+    assert problems(context, lines) == {}
+    assert all(finding.level == "ok" for finding in find_problems(context, lines))
 
 
-def test_a_healthy_run_is_told_so():
+def test_findings_of_a_healthy_run():
     lines = metrics()
     lines += [probe(lines[-1], 0.71)]
-    found = {finding.kind: finding for finding in diagnose(CONTEXT, lines)}
+    found = {finding.kind: finding for finding in find_problems(CONTEXT, lines)}
     kinds = {
         "non_finite",
         "divergence",
@@ -117,36 +120,46 @@ def test_a_healthy_run_is_told_so():
     [
         # MoCo's queue is random at first, so its loss begins near 0 and climbs to its plateau.
         (
-            Context("MoCo", 256, 128, 512, settings={"num_negatives": 65536}, epochs=20),
+            make_context("MoCo", 256, 128, 512, queue_size=65536, epochs=20),
             lambda p: 9.5 * (1 - math.exp(-30 * p)) - 2 * p + 0.05,
         ),
         # BYOL learns the constant first, and then has more to predict.
         (
-            Context("BYOL", 256, 256, 512, epochs=20),
+            make_context("BYOL", 256, 256, 512, epochs=20),
             lambda p: 4 - 3.6 * (1 - math.exp(-60 * p)) + 1.6 * math.sin(2 * p),
         ),
-        (Context("SimSiam", 256, 2048, 512, epochs=20), lambda p: -0.9 * (1 - math.exp(-10 * p))),
-        (Context("DINO", 256, 65536, 512, epochs=20), lambda p: 11.0 - 6 * p),
         (
-            Context("SwAV", 256, 128, 512, settings={"num_prototypes": 3000}, epochs=20),
+            make_context("SimSiam", 256, 2048, 512, epochs=20),
+            lambda p: -0.9 * (1 - math.exp(-10 * p)),
+        ),
+        (make_context("DINO", 256, 65536, 512, epochs=20), lambda p: 11.0 - 6 * p),
+        (
+            make_context("SwAV", 256, 128, 512, num_prototypes=3000, epochs=20),
             lambda p: 8.0 - (2 * p if p > 0.15 else 0),
         ),
-        (Context("VICReg", 256, 8192, 512, epochs=20), lambda p: 25 - 12 * (1 - math.exp(-9 * p))),
         (
-            Context("BarlowTwins", 256, 8192, 512, epochs=20),
+            make_context("VICReg", 256, 8192, 512, epochs=20),
+            lambda p: 25 - 12 * (1 - math.exp(-9 * p)),
+        ),
+        (
+            make_context("BarlowTwins", 256, 8192, 512, epochs=20),
             lambda p: 1700 + 5500 * math.exp(-9 * p),
         ),
-        (Context("SimCLR", 256, 128, 512, epochs=20), lambda p: 4.9 + 1.3 * math.exp(-9 * p)),
-        (Context("someone.else.Method", 256, None, 512, epochs=20), lambda p: 100 - p),
+        (make_context("SimCLR", 256, 128, 512, epochs=20), lambda p: 4.9 + 1.3 * math.exp(-9 * p)),
+        (
+            make_context("support.homemade.Agreement", 256, None, 512, epochs=20),
+            lambda p: 100 - p,
+        ),
+        (Context("unknown.Method", 256, None, 512, epochs=20), lambda p: 100 - p),
     ],
     ids=lambda value: value.method if isinstance(value, Context) else "",
 )
 def test_other_objectives_in_good_health(context, loss):
     steady = metrics(loss=lambda p: loss(p), anticorrelated=0.4)
-    assert trouble(context, steady) == {}
+    assert problems(context, steady) == {}
 
 
-def test_single_odd_lines_are_no_finding():
+def test_single_unusual_lines_are_not_findings():
     lines = metrics()
     for i, (name, value) in enumerate(
         [
@@ -161,10 +174,10 @@ def test_single_odd_lines_are_no_finding():
     lines[70]["timing"]["waiting"] = 1.0
     for line in lines:
         line["per_step"] = {}
-    assert trouble(CONTEXT, lines) == {}
+    assert problems(CONTEXT, lines) == {}
 
 
-def test_what_is_normal_of_an_untrained_network():
+def test_an_untrained_network_is_not_a_finding():
     early = metrics(
         epochs=1,
         num_lines=40,
@@ -173,10 +186,10 @@ def test_what_is_normal_of_an_untrained_network():
         loss=150.0,
         anticorrelated=0.5,
     )
-    assert trouble(CONTEXT, early) == {}
+    assert problems(CONTEXT, early) == {}
 
 
-# -------------------------------------------------------------------------------------------------------------------------- trouble
+# ---------------------------------------------------------------------------------------- problems
 
 
 @pytest.mark.parametrize(
@@ -194,10 +207,14 @@ def test_what_is_normal_of_an_untrained_network():
             {"effective_rank": lambda p: 3 + 25 * math.exp(-20 * p)},
             "few of their dimensions",
         ),
-        ("divergence", {"loss": lambda p: 120 + 300 * p}, "well above where it began"),
-        ("divergence", {"loss": lambda p: 40 + 80 * abs(1 - 3 * min(p, 0.67))}, "lost again"),
+        ("divergence", {"loss": lambda p: 120 + 300 * p}, "well above its start"),
+        (
+            "divergence",
+            {"loss": lambda p: 40 + 80 * abs(1 - 3 * min(p, 0.67))},
+            "lost what it had gained",
+        ),
         ("exploding_gradient", {"gradient_norm": lambda p: 3 * math.exp(12 * p)}, "explode"),
-        ("exploding_gradient", {"gradient_norm": math.inf}, "no numbers"),
+        ("exploding_gradient", {"gradient_norm": math.inf}, "NaN or infinite"),
         ("not_learning", {"loss": lambda p: 114 + 0.2 * math.sin(99 * p)}, "has not moved"),
         ("loss_range", {"loss": lambda p: 2.0 - 3 * p}, "lower than it can be"),
         ("loss_range", {"loss": lambda p: 160 - 10 * p}, "worse than that of random"),
@@ -205,10 +222,10 @@ def test_what_is_normal_of_an_untrained_network():
         ("data_bound", {"waiting": 0.6}, "waits for images"),
     ],
 )
-def test_each_trouble_is_told_once_with_numbers_and_advice(kind, series, words):
+def test_each_problem_is_reported_once_with_numbers_and_advice(kind, series, words):
     lines = metrics(200, **series)
     if "loss" in series:
-        for line in lines:  # noise of a few per cent would hide what is meant
+        for line in lines:  # noise of a few per cent would hide it
             line["loss"] = series["loss"](line["epoch"] / 20)
     found = watched(CONTEXT, lines)
     assert [finding.kind for _, finding in found] == [kind]
@@ -217,21 +234,21 @@ def test_each_trouble_is_told_once_with_numbers_and_advice(kind, series, words):
     assert finding.level == "warning"
     assert f"step {step}" in finding.evidence
     assert finding.advice.endswith(".")
-    (last,) = [f for f in diagnose(CONTEXT, lines) if f.level != "ok"]
+    (last,) = [f for f in find_problems(CONTEXT, lines) if f.level != "ok"]
     assert (last.kind, last.sentence) == (finding.kind, finding.sentence)
 
 
 def test_perfect_predictions_are_a_collapse():
-    context = Context("SimSiam", 256, 2048, 512, epochs=20)
+    context = make_context("SimSiam", 256, 2048, 512, epochs=20)
     lines = metrics(loss=lambda p: -1 + 1e-7 * p, feature_std=lambda p: 0.15 / math.sqrt(512))
     for line in lines:
         line["loss"] = -0.9999
-    assert set(trouble(context, lines)) == {"collapse"}
+    assert set(problems(context, lines)) == {"collapse"}
 
 
-def test_trouble_that_has_passed_is_told_as_it_was():
+def test_a_problem_that_has_passed_keeps_its_evidence():
     lines = metrics(waiting=lambda p: 0.6 if p < 0.3 else 0.01)
-    (finding,) = [f for f in diagnose(CONTEXT, lines) if f.kind == "data_bound"]
+    (finding,) = [f for f in find_problems(CONTEXT, lines) if f.kind == "data_bound"]
     assert finding.level == "warning"
     assert (
         "of the time is spent waiting for images at step 100," in finding.evidence
@@ -240,10 +257,10 @@ def test_trouble_that_has_passed_is_told_as_it_was():
 
 
 @pytest.mark.parametrize(
-    ("knn", "chance", "is_trouble"),
+    ("knn", "chance", "is_problem"),
     [(0.105, 0.1, True), (0.3, 0.1, False), (0.012, 0.01, True), (0.03, 0.01, False)],
 )
-def test_accuracy_against_chance(knn, chance, is_trouble):
+def test_accuracy_against_chance(knn, chance, is_problem):
     lines = metrics()
     lines = [
         *lines[:20],
@@ -253,13 +270,13 @@ def test_accuracy_against_chance(knn, chance, is_trouble):
         *lines[90:],
         probe(lines[-1], knn, chance),
     ]
-    found = trouble(CONTEXT, lines)
-    assert set(found) == ({"chance"} if is_trouble else set())
+    found = problems(CONTEXT, lines)
+    assert set(found) == ({"chance"} if is_problem else set())
 
 
-def test_a_probe_at_chance_early_on_is_no_finding():
+def test_an_early_probe_at_chance_is_not_a_finding():
     lines = metrics()
-    assert trouble(CONTEXT, [*lines[:10], probe(lines[9], 0.1), *lines[10:]]) == {}
+    assert problems(CONTEXT, [*lines[:10], probe(lines[9], 0.1), *lines[10:]]) == {}
 
 
 def test_features_that_get_worse():
@@ -267,17 +284,17 @@ def test_features_that_get_worse():
     probes = [probe(lines[i], knn) for i, knn in [(0, 0.9), (30, 0.85), (60, 0.8), (99, 0.7)]]
     assert (
         "worse"
-        in trouble(CONTEXT, sorted([*lines, *probes], key=lambda line: line["step"]))[
+        in problems(CONTEXT, sorted([*lines, *probes], key=lambda line: line["step"]))[
             "chance"
         ].sentence
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------------- not a number
+# --------------------------------------------------------------------------------------------- NaN
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, None])
-def test_a_loss_that_is_no_number(value):
+def test_a_loss_that_is_not_finite(value):
     lines = metrics(gradient_norm=lambda p: 2.0 if p < 0.5 else 60.0)[:60]
     lines[-1]["loss"] = value
     lines[-1]["per_step"]["loss"] = [50.5] * 6 + [value] * 4
@@ -306,10 +323,10 @@ def test_at_the_very_first_step():
     assert finding.evidence == "loss nan at step 1"
 
 
-# ------------------------------------------------------------------------------------------------------------------------- the fold
+# -------------------------------------------------------------------------- lines added one by one
 
 
-def test_lines_again_change_nothing_and_a_new_watch_catches_up():
+def test_repeated_lines_change_nothing_and_a_new_watch_catches_up():
     lines = metrics(waiting=0.5, effective_rank=lambda p: 3 + 25 * math.exp(-20 * p))
     watch = Watch(CONTEXT)
     first = [finding for line in lines[:60] for finding in watch(line)]
@@ -324,13 +341,13 @@ def test_lines_again_change_nothing_and_a_new_watch_catches_up():
     assert [resumed(line) for line in lines[60:]] == [watch(line) for line in lines[60:]]
 
 
-def test_afterwards_the_steps_a_resumed_run_repeats_count_once():
+def test_steps_that_a_resumed_run_repeats_count_once():
     lines = metrics()
     broken = copy.deepcopy(lines[40:50])
     for line in broken:
         line["loss"] = math.nan
     mended = [*lines[:40], *broken, probe(lines[49], 0.1), *lines[40:]]
-    assert diagnose(CONTEXT, mended) == diagnose(CONTEXT, lines)
+    assert find_problems(CONTEXT, mended) == find_problems(CONTEXT, lines)
 
 
 anything = st.recursive(
@@ -364,75 +381,63 @@ odd_lines = st.lists(
     ),
     max_size=30,
 )
-contexts = st.builds(
-    Context,
-    method=st.sampled_from([*HOMES, "smi", "own.Method"]),
-    batch_size=st.integers(0, 10**6),
-    embedding_dim=st.none() | st.integers(0, 10**6),
-    feature_dim=st.integers(0, 10**6),
-    num_views=st.integers(0, 9),
-    settings=st.dictionaries(
-        st.sampled_from(
-            [
-                "temperature",
-                "redundancy_weight",
-                "eps",
-                "shift",
-                "target",
-                "num_negatives",
-                "reduction",
-            ]
-        ),
-        anything,
+settings_of_methods = st.dictionaries(
+    st.sampled_from(
+        ["temperature", "redundancy_weight", "eps", "shift", "target", "num_negatives"]
     ),
-    world_size=st.integers(1, 9),
-    epochs=st.none() | st.floats(0, 1e9),
+    anything,
 )
 
 
+@st.composite
+def contexts(draw):
+    """Draw contexts of all methods with possible and impossible sizes and settings."""
+    return make_context(
+        draw(st.sampled_from([*METHOD_NAMES, "smi", "support.homemade.Agreement"])),
+        batch_size=draw(st.integers(0, 10**6)),
+        embedding_dim=draw(st.none() | st.integers(0, 10**6)),
+        feature_dim=draw(st.integers(0, 10**6)),
+        num_views=draw(st.integers(0, 9)),
+        world_size=draw(st.integers(1, 9)),
+        epochs=draw(st.none() | st.floats(0, 1e9)),
+        **draw(settings_of_methods),
+    )
+
+
 @settings(deadline=None)
-@given(contexts, finite_lines)
+@given(contexts(), finite_lines)
 def test_finite_lines_never_crash(context, lines):
     lines = [{"step": step + 1, **line} for step, line in enumerate(lines)]
-    told = [finding.kind for _, finding in watched(context, lines)]
-    assert len(told) == len(set(told))
-    assert "non_finite" not in told
-    assert set(told) == {
-        finding.kind for finding in diagnose(context, lines) if finding.level != "ok"
+    reported = [finding.kind for _, finding in watched(context, lines)]
+    assert len(reported) == len(set(reported))
+    assert "non_finite" not in reported
+    assert set(reported) == {
+        finding.kind for finding in find_problems(context, lines) if finding.level != "ok"
     }
 
 
 @settings(deadline=None)
-@given(contexts, odd_lines)
+@given(contexts(), odd_lines)
 def test_odd_lines_never_crash(context, lines):
     watch = Watch(context)
     for line in lines:
         watch(line)
-    for finding in diagnose(context, lines):
+    for finding in find_problems(context, lines):
         assert finding.sentence
         assert finding.evidence
     nan_diagnosis(context, lines)
 
 
-def test_needs_no_torch():
-    code = "import sys, smi.health, smi.health.diagnosis; assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+def test_importing_health_does_not_import_torch():
+    code = "import sys, smi.health; assert not {'torch', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-# ---------------------------------------------------------------------------------------------------------------------- real losses
-
-
-@pytest.fixture
-def _one_thread():
-    """For matrices this small, threads cost more than they bring."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
+# ------------------------------------------------------------------------------------- real losses
 
 
 def train(loss, *, lr=3e-3, num_steps=160, optimizer=torch.optim.Adam, dim=32, with_projector=True):
-    """A small network on clusters of points, views being points with noise: the metrics of a real, short run."""
+    """Train a small network on noisy points of clusters; return the lines of a short run."""
     generator = torch.Generator().manual_seed(0)
     clusters = 3 * torch.randn(10, 16, generator=generator)
     encoder = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
@@ -497,31 +502,28 @@ REAL = {
 
 
 def small(method):
-    return Context(method, batch_size=64, embedding_dim=32, feature_dim=64, epochs=16)
+    return make_context(method, batch_size=64, embedding_dim=32, feature_dim=64, epochs=16)
 
 
-@pytest.mark.usefixtures("_one_thread")
 @pytest.mark.parametrize("method", REAL)
 def test_real_runs_that_learn_have_no_warnings(method):
     lines = train(REAL[method])
-    assert trouble(small(method), lines) == {}
-    lowest, _ = expected_range(small(method))
+    assert problems(small(method), lines) == {}
+    lowest, _ = small(method).description.loss_range
     assert min(line["loss"] for line in lines) >= lowest
 
 
-@pytest.mark.usefixtures("_one_thread")
 def test_a_real_collapse():
     def attract(
         h1, h2, predictor
     ):  # SimSiam without what keeps it from collapsing: no predictor, no constant target
         return losses.negative_cosine_loss(h1, h2).total
 
-    assert set(trouble(small("SimSiam"), train(attract, lr=0.01, with_projector=False))) == {
+    assert set(problems(small("SimSiam"), train(attract, lr=0.01, with_projector=False))) == {
         "collapse"
     }
 
 
-@pytest.mark.usefixtures("_one_thread")
 def test_a_real_divergence():
     lines = train(REAL["VICReg"], lr=300.0, optimizer=torch.optim.SGD)
-    assert {"divergence", "non_finite"} & set(trouble(small("VICReg"), lines))
+    assert {"divergence", "non_finite"} & set(problems(small("VICReg"), lines))

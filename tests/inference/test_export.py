@@ -1,4 +1,4 @@
-"""Exports, each loaded again by the library it is for."""
+"""Exports, each loaded again by its target library."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from string import Template
 
 import numpy as np
 import onnxruntime
@@ -21,9 +22,11 @@ import smi
 from smi.cli import main
 from smi.errors import UserError
 from smi.inference import export as exporting
+from smi.inference import load_script
 from smi.inference.export import export
+from smi.inference.verify import sample_photographs
 from smi.nn import create_encoder
-from smi.nn.encoders import NARROW
+from smi.nn.encoders import SMALL_RESNET_ARGUMENTS
 from smi.runs.checkpoint import save_encoder
 
 TESTS = Path(__file__).parents[1]
@@ -32,12 +35,8 @@ CLOSE = 1e-5
 
 
 @pytest.fixture(autouse=True)
-def _one_thread_and_our_modules(monkeypatch):
+def _our_modules(monkeypatch):
     monkeypatch.syspath_prepend(TESTS)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +45,12 @@ def finished(tmp_path_factory) -> Path:
     smi.pretrain(
         "digits",
         out=out,
-        epochs=1,
-        batch_size=128,
-        settings={"log.probe_images": 200, "method.widths": [16, 16]},
+        overrides={
+            "epochs": 1,
+            "batch_size": 128,
+            "log.probe_images": 200,
+            "method.widths": [16, 16],
+        },
     )
     return out
 
@@ -62,7 +64,7 @@ def encoder_file(
     data: str = "digits",
     **settings,
 ) -> Path:
-    """As a run leaves it, with weights and statistics as no network begins with."""
+    """Write an encoder as a run does, with changed weights and batch norm statistics."""
     encoder = create_encoder(name, image_size=image_size, **settings)
     with torch.no_grad():
         for weights in encoder.parameters():
@@ -91,7 +93,7 @@ def assert_same(model: torch.nn.Module, source: Path, size: int) -> None:
     expected = features(source, x)
     with torch.inference_mode():
         found = model.eval()(x)
-    assert expected.std() > 0.01  # features that say something
+    assert expected.std() > 0.01  # features that vary
     torch.testing.assert_close(found, expected, rtol=0, atol=CLOSE)
 
 
@@ -109,10 +111,10 @@ def replace_stem(model: torch.nn.Module, width: int, stride: int) -> torch.nn.Mo
     return model
 
 
-# --------------------------------------------------------------------------------------------------------------------- the command
+# -------------------------------------------------------------------------------------- the command
 
 
-def test_the_command_exports_a_run_and_says_how_it_went(finished):
+def test_the_command_exports_a_run_and_describes_it(finished):
     arguments = [str(SMI), "export", str(finished), "--to", "timm"]
     result = subprocess.run(
         arguments,
@@ -161,7 +163,7 @@ def test_a_mistake_is_one_sentence(finished, capsys, monkeypatch):
     assert captured.out == ""
 
 
-# ---------------------------------------------------------------------------------------------------------------------------- timm
+# --------------------------------------------------------------------------------------------- timm
 
 
 @pytest.mark.parametrize(
@@ -172,7 +174,7 @@ def test_a_mistake_is_one_sentence(finished, capsys, monkeypatch):
         ("vit_tiny_patch16_224", 32, {"depth": 2}),
     ],
 )
-def test_timm_makes_it_alone(tmp_path, capsys, name, size, settings):
+def test_timm_loads_it_without_load_py(tmp_path, capsys, name, size, settings):
     source = encoder_file(tmp_path, name, size, **settings)
     out = export(source, to="timm")
     assert out == tmp_path / "export-timm"
@@ -199,7 +201,7 @@ def test_timm_makes_it_alone(tmp_path, capsys, name, size, settings):
 
 
 @pytest.mark.parametrize(("narrow", "width", "stride"), [(False, 64, 1), (True, 32, 2)])
-def test_timm_does_not_make_a_wrong_network_of_another_stem(tmp_path, narrow, width, stride):
+def test_timm_refuses_weights_of_another_stem(tmp_path, narrow, width, stride):
     size = 20
     source = (
         encoder_file(tmp_path, "resnet-small", size)
@@ -209,7 +211,7 @@ def test_timm_does_not_make_a_wrong_network_of_another_stem(tmp_path, narrow, wi
     out = export(source, to="timm")
     assert not (out / "config.json").exists()
     arguments = (
-        {name: value for name, value in NARROW.items() if name != "zero_init_last"}
+        {name: value for name, value in SMALL_RESNET_ARGUMENTS.items() if name != "zero_init_last"}
         if narrow
         else {"layers": [1, 1, 1, 1]}
     )
@@ -221,7 +223,7 @@ def test_timm_does_not_make_a_wrong_network_of_another_stem(tmp_path, narrow, wi
     assert_same(model, source, size)
 
 
-# --------------------------------------------------------------------------------------------------------------------- torchvision
+# -------------------------------------------------------------------------------------- torchvision
 
 
 @pytest.mark.parametrize(("stem", "size"), [("standard", 32), ("cifar", 8), ("half", 16)])
@@ -241,7 +243,7 @@ def test_torchvision_loads_it_strictly(tmp_path, capsys, stem, size):
     ("name", "settings"),
     [("resnet-small", {}), ("vit_tiny_patch16_224", {"depth": 1}), ("convnext_atto", {})],
 )
-def test_what_torchvision_has_not_is_a_sentence(tmp_path, name, settings):
+def test_networks_that_torchvision_lacks_are_refused(tmp_path, name, settings):
     source = encoder_file(tmp_path, name, 32, **settings)
     with pytest.raises(UserError, match=f"torchvision has no {name}.*--to timm or onnx") as caught:
         export(source, to="torchvision")
@@ -249,7 +251,7 @@ def test_what_torchvision_has_not_is_a_sentence(tmp_path, name, settings):
     assert [path.name for path in tmp_path.iterdir()] == [source.name]
 
 
-def test_a_resnet_that_torchvision_makes_otherwise_leaves_nothing(tmp_path):
+def test_a_resnet_that_differs_from_torchvisions_is_not_written(tmp_path):
     source = encoder_file(tmp_path, "resnet18", 32, layers=[1, 1, 1, 1])
     with pytest.raises(
         UserError, match=r"cannot be loaded and run again, so nothing was written.*Missing key"
@@ -258,7 +260,7 @@ def test_a_resnet_that_torchvision_makes_otherwise_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [source.name]
 
 
-# ---------------------------------------------------------------------------------------------------------------------------- ONNX
+# --------------------------------------------------------------------------------------------- ONNX
 
 
 @pytest.mark.parametrize(
@@ -269,9 +271,9 @@ def test_a_resnet_that_torchvision_makes_otherwise_leaves_nothing(tmp_path):
         ("support.homemade.Net", 8, True),
     ],
 )
-def test_onnx_has_a_free_batch_size(tmp_path, monkeypatch, capfd, name, size, beside):
+def test_onnx_takes_any_batch_size(tmp_path, monkeypatch, capfd, name, size, beside):
     if beside:
-        monkeypatch.setattr(exporting, "LARGEST_ONNX", 0)
+        monkeypatch.setattr(exporting, "MAX_ONNX_BYTES", 0)
     source = encoder_file(tmp_path, name, size)
     out = export(source, to="onnx")
     captured = capfd.readouterr()
@@ -285,7 +287,7 @@ def test_onnx_has_a_free_batch_size(tmp_path, monkeypatch, capfd, name, size, be
         np.testing.assert_allclose(found, features(source, x).numpy(), rtol=0, atol=CLOSE)
 
 
-def test_a_network_the_exporter_cannot_follow_is_a_sentence(tmp_path, monkeypatch):
+def test_an_error_of_the_onnx_exporter_is_one_sentence(tmp_path, monkeypatch):
     def refuses(*_, **__):
         raise RuntimeError("data-dependent\nbranch")
 
@@ -297,10 +299,10 @@ def test_a_network_the_exporter_cannot_follow_is_a_sentence(tmp_path, monkeypatc
     assert [path.name for path in tmp_path.iterdir()] == ["encoder.safetensors"]
 
 
-# --------------------------------------------------------------------------------------------------------- safetensors, a user's own
+# ----------------------------------------------------------------------------- a user's own network
 
 
-def test_safetensors_of_a_network_of_ones_own(tmp_path):
+def test_safetensors_of_a_users_own_network(tmp_path):
     from support.homemade import Net
 
     source = encoder_file(tmp_path, "support.homemade.Net", 8, width=6)
@@ -313,15 +315,16 @@ def test_safetensors_of_a_network_of_ones_own(tmp_path):
 
 
 @pytest.mark.parametrize("to", ["timm", "torchvision"])
-def test_a_network_of_ones_own_is_in_no_other_library(tmp_path, to):
+def test_other_libraries_lack_a_users_own_network(tmp_path, to):
     with pytest.raises(
         UserError,
-        match=f"{to} has no support.homemade.Net, a network of your own: export it --to onnx or safetensors",
+        match=f"{to} has no support.homemade.Net, a network of your own: "
+        "export it --to onnx or safetensors",
     ):
         export(encoder_file(tmp_path, "support.homemade.Net", 8), to=to)
 
 
-# ------------------------------------------------------------------------------------------------------------------ the shipped script
+# ------------------------------------------------------------------------------- the shipped script
 
 
 @pytest.mark.parametrize(
@@ -359,7 +362,7 @@ def test_the_script_runs_without_smi(tmp_path, to, name, absent):
 
 
 @pytest.mark.parametrize(("size", "resolution"), [(8, None), (8, 13), (16, 8)])
-def test_its_preprocessing_is_ours(tmp_path, size, resolution):
+def test_load_py_preprocesses_as_smi_does(tmp_path, size, resolution):
     source = encoder_file(tmp_path, "support.homemade.Net", size, resolution=resolution)
     encoder = smi.load(source)
     preprocess = runpy.run_path(str(export(source, to="safetensors") / "load.py"))["preprocess"]
@@ -380,7 +383,7 @@ def test_its_preprocessing_is_ours(tmp_path, size, resolution):
     }
     for name, image in images.items():
         image.save(tmp_path / name, **({"exif": turned} if name == "turned.jpg" else {}))
-        # What is turned is resized in another order, with a rounding to grey levels between the two sides.
+        # A rotated image is resized in another order, with rounding between the two sides.
         allowed = 1.01 / 255 / 0.2 if name == "turned.jpg" else CLOSE
         with Image.open(tmp_path / name) as opened:
             found = preprocess(opened)
@@ -393,10 +396,10 @@ def test_its_preprocessing_is_ours(tmp_path, size, resolution):
         )
 
 
-# ------------------------------------------------------------------------------------------------------------------ whole or not at all
+# ------------------------------------------------------------------------------ whole or not at all
 
 
-def test_an_export_that_differs_leaves_nothing_and_keeps_the_old(tmp_path, monkeypatch):
+def test_an_export_that_differs_is_not_written_and_the_old_one_is_kept(tmp_path, monkeypatch):
     source = encoder_file(tmp_path, "support.homemade.Net", 8)
     out = export(source, to="safetensors", out=tmp_path / "deep" / "out")
     before = files(tmp_path)
@@ -426,8 +429,9 @@ def test_an_export_that_differs_leaves_nothing_and_keeps_the_old(tmp_path, monke
 
 
 def test_wrong_preprocessing_is_an_error(tmp_path, monkeypatch):
-    wrong = exporting.LOAD.template.replace("Resampling.BILINEAR", "Resampling.BICUBIC")
-    monkeypatch.setattr(exporting, "LOAD", type(exporting.LOAD)(wrong))
+    template = load_script.LOAD_TEMPLATE.template
+    wrong = template.replace("Resampling.BILINEAR", "Resampling.BICUBIC")
+    monkeypatch.setattr(load_script, "LOAD_TEMPLATE", Template(wrong))
     with pytest.raises(
         UserError, match=r"inputs of the export's load\.py differ from the encoder's by up to"
     ):
@@ -435,7 +439,7 @@ def test_wrong_preprocessing_is_an_error(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["encoder.safetensors"]
 
 
-def test_features_that_are_no_number_are_an_error(tmp_path):
+def test_nan_features_are_an_error(tmp_path):
     source = encoder_file(tmp_path, "support.homemade.Net", 8)
     weights = load_file(source) | {"norm.bias": torch.full((8,), torch.nan)}
     with safe_open(source, "pt") as file:
@@ -445,9 +449,9 @@ def test_features_that_are_no_number_are_an_error(tmp_path):
         export(source, to="safetensors")
 
 
-def test_again_replaces_what_an_export_made(tmp_path):
+def test_a_second_export_replaces_the_first(tmp_path):
     source, out = encoder_file(tmp_path, "resnet18", 8, layers=[1, 1, 1, 1]), tmp_path / "out"
-    out.mkdir()  # empty: nothing is lost
+    out.mkdir()  # an empty folder may be replaced
     export(source, to="timm", out=out)
     (out / "__pycache__").mkdir()  # load.py was imported
     (out / "eval").mkdir()
@@ -467,11 +471,11 @@ def test_again_replaces_what_an_export_made(tmp_path):
     )  # an export can be exported, and lands beside it
 
 
-def test_what_no_export_made_is_left_alone(tmp_path):
+def test_other_folders_are_not_replaced(tmp_path):
     source, out = encoder_file(tmp_path, "support.homemade.Net", 8), tmp_path / "out"
     for name, said in (
-        ("thesis.tex", "is no export"),
-        ("preprocessing.json", "holds thesis.tex, which is of no export"),
+        ("thesis.tex", "is not an export"),
+        ("preprocessing.json", "holds thesis.tex, which is not part of an export"),
     ):
         out.mkdir(exist_ok=True)
         (out / name).write_text("years")
@@ -483,10 +487,10 @@ def test_what_no_export_made_is_left_alone(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [source.name, "out"]
 
 
-# --------------------------------------------------------------------------------------------------------------- the images compared on
+# ------------------------------------------------------------------------ images for the comparison
 
 
-def test_images_of_a_folder_and_no_cache_of_them(tmp_path, monkeypatch, capsys):
+def test_images_of_a_folder_are_not_cached(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SMI_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "images"
     folder.mkdir()
@@ -502,23 +506,23 @@ def test_images_of_a_folder_and_no_cache_of_them(tmp_path, monkeypatch, capsys):
     assert not list((tmp_path / "cache").rglob("*.npy"))
     # The folder means nothing to others, so none of what leaves this machine names it.
     assert not [name for name, content in files(out).items() if str(folder).encode() in content]
-    with pytest.raises(UserError, match="there is no set or folder 'nowhere'"):
+    with pytest.raises(UserError, match="there is no dataset or folder 'nowhere'"):
         export(source, to="safetensors", data="nowhere")
 
 
-def test_photographs_where_its_images_are_not_here(tmp_path, capsys):
+def test_photographs_are_the_fallback_for_missing_images(tmp_path, capsys):
     source = encoder_file(tmp_path, "support.homemade.Net", 8, data=str(tmp_path / "gone"))
     export(source, to="safetensors")
     said = capsys.readouterr().out.splitlines()[-1]
-    assert (
-        said
-        == f"largest difference 0 on 16 images of two photographs of scikit-learn ({tmp_path / 'gone'} is not here)"
+    assert said == (
+        "largest difference 0 on 16 images of two photographs of scikit-learn "
+        f"({tmp_path / 'gone'} is not available)"
     )
-    pieces = exporting._photographs()
+    pieces = sample_photographs()
     assert len({piece.tobytes() for piece in pieces}) == 16
 
 
-# --------------------------------------------------------------------------------------------------------------------- what is missing
+# --------------------------------------------------------------------- missing packages and formats
 
 
 @pytest.mark.parametrize(
@@ -533,7 +537,7 @@ def test_a_library_that_is_not_installed_is_named(tmp_path, monkeypatch, to, pac
         export(tmp_path, to=to)
 
 
-def test_an_unknown_format_lists_those_there_are():
+def test_an_unknown_format_lists_the_formats():
     with pytest.raises(
         UserError,
         match="there is no format 'gguf': choose one of safetensors, timm, torchvision, onnx",

@@ -1,4 +1,4 @@
-"""What holds for all losses: types, autocast, extremes, mistakes, and modules that are their functions."""
+"""Check all losses: types, autocast, extremes, mistakes, and modules that wrap functions."""
 
 import inspect
 
@@ -123,16 +123,16 @@ def test_mistakes_are_sentences(loss):
 
 
 @pytest.mark.parametrize("name", [name for name in losses.__all__ if name.endswith("Loss")])
-def test_module_has_the_knobs_and_defaults_of_its_function(name, views):
+def test_module_has_the_settings_and_defaults_of_its_function(name, views):
     module = getattr(losses, name)
     function = getattr(losses, inspect.getmodule(module).__name__.rsplit(".", 1)[1] + "_loss")
-    knobs = {
+    settings = {
         p.name: p.default
         for p in inspect.signature(function).parameters.values()
         if p.kind is p.KEYWORD_ONLY
     }
     parameters = inspect.signature(module).parameters.values() if "__init__" in vars(module) else []
-    assert {p.name: p.default for p in parameters} == knobs
+    assert {p.name: p.default for p in parameters} == settings
 
     z1, z2 = views(4, 8)
     arguments = {
@@ -141,9 +141,9 @@ def test_module_has_the_knobs_and_defaults_of_its_function(name, views):
         "DINOLoss": ([z1], [z1, z2], torch.zeros(8, dtype=torch.float64)),
     }.get(name, (z1, z2))
     changed = {
-        knob: 2 if isinstance(default, int) else default * 1.5
-        for knob, default in knobs.items()
-        if knob != "reduction"
+        setting: 2 if isinstance(default, int) else default * 1.5
+        for setting, default in settings.items()
+        if setting != "reduction"
     }
     for options in ({}, changed):
         expected = function(*arguments, **options).total
@@ -157,7 +157,7 @@ def test_module_has_the_knobs_and_defaults_of_its_function(name, views):
     "ignore:The .grad attribute of a Tensor that is not a leaf"
 )  # dynamo's own
 def test_inside_a_compiled_function(loss, views):
-    """torch.compile may break its graph here, never the numbers."""
+    """Allow torch.compile to break its graph here, but not to change the numbers."""
     torch.compiler.reset()
     zs = views(6, 10)
     compiled = torch.compile(lambda *z: loss(*z).total, backend="eager")

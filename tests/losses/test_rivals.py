@@ -1,4 +1,4 @@
-"""The rivals against plain float64 references, gradcheck, and lightly's implementations."""
+"""Compare the other losses with float64 references, gradcheck and lightly."""
 
 import lightly.loss
 import pytest
@@ -80,7 +80,7 @@ def test_double_backward(loss, shape, views):
 
 
 def test_float32_sum_of_squares_from_samples_is_as_good_as_from_coordinates(views):
-    """Between perfect and no correlation of the views, and for many more coordinates than samples."""
+    """Vary the correlation of views from perfect to none, also with far more coordinates than N."""
     z1, z2 = views(64, 1024)
     for mix in (0.0, 0.1, 1.0):
         a, b = z1.detach(), torch.lerp(z1, z2, mix).detach()
@@ -96,7 +96,7 @@ def test_float32_sum_of_squares_from_samples_is_as_good_as_from_coordinates(view
 @pytest.mark.parametrize("num_heavy", [1, 2, 15, 40])
 @pytest.mark.parametrize("factor", [10.0, 1e3])
 def test_vicreg_covariance_of_few_coordinates_with_most_variance(num_heavy, factor, views):
-    """Where the squared variances are all but all of the squares."""
+    """Use embeddings of which the squared variances are nearly all of the squares."""
     zs = views(32, 256)
     with torch.no_grad():
         for z in zs:
@@ -116,7 +116,7 @@ def test_vicreg_covariance_of_few_coordinates_with_most_variance(num_heavy, fact
     assert losses.vicreg_loss(alone, alone).covariance == 0
 
 
-def test_nt_xent_one_sample_is_nothing_to_tell_apart(views):
+def test_nt_xent_of_one_sample_is_zero(views):
     assert losses.nt_xent_loss(*views(1, 8)).total.abs() < 1e-12
 
 
@@ -174,7 +174,7 @@ def test_sinkhorn_balances():
     )  # each sample is assigned once
     torch.testing.assert_close(
         code.sum(0), torch.full((8,), 8.0, dtype=torch.float64)
-    )  # and each prototype used alike
+    )  # and each prototype is used equally
     extreme = losses.sinkhorn(torch.tensor([[1e20, -1e20], [1.0, 0.0], [0.0, 1e20]]))
     assert extreme.isfinite().all()
     with pytest.raises(ValueError, match="iteration"):

@@ -1,4 +1,4 @@
-"""SMI against its formulas written out entry by entry, against autograd, and against itself by mathematical identities."""
+"""Compare SMI with its formulas, with autograd, and with itself by mathematical identities."""
 
 import math
 from itertools import combinations
@@ -15,7 +15,7 @@ from smi.losses import smi_loss, smi_loss_plain
 
 
 def reference(views, redundancy_weight=0.01, target=1.0, shift=0.06, eps=1e-6):
-    """The printed formulas, one entry at a time, on numpy's correlations."""
+    """Compute the published formulas, one entry at a time, with numpy's correlations."""
     zs = [z.detach().double().numpy() for z in views]
     n = len(zs[0])
 
@@ -57,7 +57,7 @@ def test_formulas_entry_by_entry(loss, number, views):
 @pytest.mark.parametrize(("n", "k"), [(12, 64), (12, 7), (5, 3)])  # slopes kept, and not
 @pytest.mark.parametrize("number", [2, 3])
 def test_fused_equals_plain(n, k, number, tile, views, monkeypatch):
-    monkeypatch.setattr(module, "TILE", tile)
+    monkeypatch.setattr(module, "TILE_SIZE", tile)
     zs = views(n, k, number)
     fused, plain = smi_loss(*zs, redundancy_weight=0.2), smi_loss_plain(*zs, redundancy_weight=0.2)
     for name in ("alignment", "redundancy", "total"):
@@ -101,7 +101,7 @@ def test_retained_graph_gives_the_same_gradient_again(views):
 
 @pytest.mark.parametrize("create_graph", [False, True])
 def test_views_that_depend_on_each_other(create_graph, views):
-    """The same tensor twice, and a view made from the other: gradients are counted once."""
+    """Use a tensor twice, or a view made from another: gradients are counted once."""
     z, noise = views(5, 8)
     for make in (lambda z: (z, z, noise), lambda z: (z, 2 * z + noise + z**2)):
         (got,) = torch.autograd.grad(smi_loss(*make(z)).total, z, create_graph=create_graph)
@@ -127,14 +127,14 @@ def test_every_kind_of_gradient_inside_autocast(shape, views):
 @pytest.mark.parametrize("loss", [smi_loss, smi_loss_plain])
 @pytest.mark.parametrize("what", [float("nan"), float("inf")])
 @pytest.mark.parametrize("k", [8, 64])
-def test_what_is_not_finite_is_not_hidden(loss, what, k, views):
+def test_nan_and_infinity_are_not_hidden(loss, what, k, views):
     z1, z2 = views(6, k)
     with torch.no_grad():
         z1[2, 3] = what
     assert loss(z1, z2).total.isnan()
 
 
-def test_only_the_views_that_ask_get_a_gradient(views):
+def test_only_views_that_require_it_get_a_gradient(views):
     z1, z2 = views(5, 8)
     expected = torch.autograd.grad(smi_loss(z1, z2).total, z1)[0]
     smi_loss(z1, z2.detach()).total.backward()
@@ -172,7 +172,7 @@ def test_the_derivative_the_paper_prints():
     seed=st.integers(0, 2**20),
 )
 def test_identities(n, k, number, log_scale, offset, seed):
-    """Correlations do not see a row's scale or offset, nor the order of samples, coordinates or views."""
+    """Change scales, offsets and the order of samples, coordinates or views: the loss stays."""
     generator = torch.Generator().manual_seed(seed)
     zs = [torch.randn(n, k, generator=generator, dtype=torch.float64) for _ in range(number)]
     if k < 3:  # correlations of two coordinates are -1 or 1, where rounding decides
@@ -202,7 +202,7 @@ def test_one_pair_anti_correlated_scores_as_aligned(views):
 
 
 def test_gradient_is_orthogonal_to_offset_and_scale(views):
-    """Moving a row along itself or along the constant vector does not change the loss."""
+    """Check that moving a row along itself or a constant vector does not change the loss."""
     zs = views(7, 12)
     for z, grad in zip(zs, torch.autograd.grad(smi_loss(*zs).total, zs), strict=True):
         torch.testing.assert_close(

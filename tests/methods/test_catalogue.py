@@ -1,59 +1,56 @@
-import json
+"""List the methods, and one with its settings."""
 
 import pytest
 
 from smi.errors import UserError
-from smi.methods import HOMES, find_method
-from smi.methods.catalogue import print_method, print_methods
+from smi.methods import METHOD_NAMES, find_method
+from smi.methods.catalogue import describe_method, describe_methods, list_methods
 
 
-def test_table_says_what_each_method_needs(capsys):
-    print_methods(as_json=False)
-    rows = {
-        line.split()[0]: line for line in capsys.readouterr().out.splitlines()[2 : 2 + len(HOMES)]
-    }
-    assert list(rows) == list(HOMES)
+def test_table_says_what_each_method_needs():
+    lines = list_methods().text().splitlines()[2 : 2 + len(METHOD_NAMES)]
+    rows = {line.split()[0]: line for line in lines}
+    assert tuple(rows) == METHOD_NAMES
     assert rows["SMI"].split()[1:6] == ["yes", "no", "-", "no", "no"]
     assert rows["MoCo"].split()[1:6] == ["no", "yes", "queue", "yes", "no"]
     assert "memory bank" in rows["PIRL"]
     assert all(find_method(name).paper in row for name, row in rows.items())
 
 
-def test_json_has_the_same(capsys):
-    print_methods(as_json=True)
-    rows = json.loads(capsys.readouterr().out)
-    assert [row["method"] for row in rows] == list(HOMES)
+def test_plain_values_have_the_same():
+    rows = list_methods().plain()
+    assert tuple(row["method"] for row in rows) == METHOD_NAMES
     assert [row["method"] for row in rows if row["multicrop"]] == ["SwAV", "DINO"]
-    assert [row["method"] for row in rows if row["momentum_encoder"]] == [
-        "BYOL",
-        "MoCo",
-        "MoCoV2",
-        "DINO",
-    ]
-    assert [row["method"] for row in rows if not row["gathers"]] == [
-        "SMI",
-        "BYOL",
-        "SimSiam",
-        "DINO",
-    ]
+    with_teacher = ["BYOL", "MoCo", "MoCoV2", "DINO"]
+    assert [row["method"] for row in rows if row["momentum_encoder"]] == with_teacher
+    without_gather = ["SMI", "BYOL", "SimSiam", "DINO"]
+    assert [row["method"] for row in rows if not row["gathers"]] == without_gather
 
 
-def test_one_method_with_its_settings(capsys):
-    print_method("mocov2", as_json=False)
-    text = capsys.readouterr().out
-    assert text.startswith("MoCoV2 (Chen et al. 2020, arXiv:2003.04297)\n\nMoCo with what it took")
+def test_one_method_with_its_settings():
+    text = describe_method("mocov2").text()
+    assert text.startswith("MoCoV2 (Chen et al. 2020, arXiv:2003.04297)\n\nAdd to MoCo")
     cells = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line}
     assert cells["temperature"] == ["float", "0.2"]
     assert cells["queue_size"] == ["int", "65536"]
-    print_method("MoCoV2", as_json=True)
-    document = json.loads(capsys.readouterr().out)
-    assert document["settings"][0] == {
+    assert describe_method("MoCoV2").plain()["settings"][0] == {
         "setting": "widths",
         "type": "tuple[int, ...]",
-        "default": [2048, 128],
+        "default": (2048, 128),
     }
 
 
-def test_a_method_that_is_not_there():
+def test_a_method_of_ones_own_by_import_path():
+    text = describe_method("support.homemade.Agreement").text()
+    assert text.startswith("Agreement\n\n")
+    assert "fails_at" in text
+
+
+def test_a_name_that_is_not_a_method():
     with pytest.raises(UserError, match="did you mean SwAV"):
-        print_method("swaw", as_json=False)
+        describe_method("swaw")
+
+
+def test_all_methods_or_one():
+    assert describe_methods() == list_methods()
+    assert describe_methods("byol") == describe_method("BYOL")

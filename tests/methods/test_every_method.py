@@ -1,7 +1,8 @@
-"""What holds for every method."""
+"""Check what holds for every method."""
 
 import copy
 import inspect
+import json
 
 import pytest
 import torch
@@ -10,12 +11,22 @@ from torch import Tensor
 from smi.data import Batch
 from smi.errors import UserError
 from smi.losses import Terms
-from smi.methods import HOMES, Method, Output, create_method, find_method, settings_of
+from smi.methods import (
+    METHOD_NAMES,
+    LossSetup,
+    Method,
+    MethodDescription,
+    Output,
+    create_method,
+    find_method,
+    settings_of,
+)
 from smi.nn import Encoder
 from smi.views import Views, policy
 from support.tiny import NAMES, NUM_IMAGES, batch, make, train, views
 
 FROZEN = {"SwAV": {"prototypes.weight"}, "DINO": {"last.weight"}}  # in the first epoch
+WITH_TEACHER = ["BYOL", "MoCo", "MoCoV2", "DINO"]
 every = pytest.mark.parametrize("name", NAMES)
 
 
@@ -42,13 +53,12 @@ def test_every_parameter_is_trained(name, n):
     for parameter, grad in gradients(method).items():
         assert grad is not None, parameter
         assert grad.isfinite().all(), parameter
-        assert n == 2 or grad.abs().max() > 0, (
-            parameter
-        )  # batch norm leaves two samples only their signs
+        if n > 2:  # of two samples, batch norm leaves only the signs
+            assert grad.abs().max() > 0, parameter
 
 
 @every
-def test_what_is_frozen_in_the_first_epoch_has_no_gradient(name):
+def test_frozen_parameters_have_no_gradient_in_the_first_epoch(name):
     method = make(name)
     for method.epoch in (0, 1):
         step(method).loss.backward()
@@ -59,7 +69,7 @@ def test_what_is_frozen_in_the_first_epoch_has_no_gradient(name):
 
 @pytest.mark.parametrize("name", FROZEN)
 @pytest.mark.parametrize("make_optimizer", [torch.optim.AdamW, torch.optim.SGD])
-def test_optimizers_pass_over_what_is_frozen(name, make_optimizer):
+def test_optimizers_skip_frozen_parameters(name, make_optimizer):
     method = make(name)
     optimizer = make_optimizer(method.parameters(), lr=0.1, weight_decay=0.1)
     (parameter,) = FROZEN[name]
@@ -72,7 +82,7 @@ def test_optimizers_pass_over_what_is_frozen(name, make_optimizer):
 
 @every
 def test_loss_falls_on_one_batch(name):
-    """Teachers, queues and centres held still: a moving target may well raise it."""
+    """Hold teachers, queues and centres still: a moving target can raise the loss."""
     method = make(name)
     optimizer = torch.optim.AdamW(method.parameters(), lr=3e-3)
     losses = []
@@ -116,7 +126,7 @@ def test_nothing_is_drawn_from_the_global_generator(name):
 
 @every
 def test_a_forward_pass_alone_changes_no_state(name):
-    """What a method keeps moves in after_step; so a loss can be looked at."""
+    """Only after_step changes state, so a loss can be computed without side effects."""
     method = make(name).eval()
     before = copy.deepcopy(method.state_dict())
     step(method)
@@ -140,12 +150,17 @@ def test_bfloat16_gives_finite_losses(name):
 
 
 @every
+def test_methods_with_a_momentum_encoder_have_a_teacher(name):
+    method = make(name)
+    assert method.momentum_encoder == (name in WITH_TEACHER)
+    assert any(key.startswith("teacher.") for key in method.state_dict()) == (name in WITH_TEACHER)
+    assert method.shared_network == (name not in WITH_TEACHER)
+
+
+@pytest.mark.parametrize("name", WITH_TEACHER)
 @pytest.mark.parametrize("progress", [0.0, 0.3])
 def test_teacher_moves_by_its_momentum_alone(name, progress):
     method = make(name)
-    if not method.momentum_encoder:
-        assert not any("teacher" in key for key in method.state_dict())
-        return
     optimizer = torch.optim.SGD(method.parameters(), lr=0.1)
     method.epoch, method.progress = 1, progress
     before = copy.deepcopy(method.teacher)
@@ -211,6 +226,7 @@ def test_settings_have_types_and_defaults(name):
     assert method.__name__ == name
     assert method.paper
     assert method.__doc__ != Method.__doc__
+    assert method.display_name
     for setting in settings_of(method).values():
         assert setting.annotation in (bool, int, float, tuple[int, ...])
         assert setting.default is not inspect.Parameter.empty
@@ -220,7 +236,7 @@ def test_settings_have_types_and_defaults(name):
     assert encoder.annotation is Encoder
 
 
-def test_the_number_of_images_is_given_to_who_asks_for_it():
+def test_num_images_is_passed_to_methods_with_that_setting():
     assert len(make("PIRL").bank.entries) == NUM_IMAGES
     assert len(create_method("pirl", make("SMI").encoder).bank.entries) == 50_000
 
@@ -235,7 +251,7 @@ class Mine(Method):
         return Output(Terms(alignment=self.weight * (h1 - h2).square().mean()), h1, h1, h2)
 
 
-def test_ones_own_method_by_import_path():
+def test_a_method_of_ones_own_by_import_path():
     method = create_method(f"{__name__}.Mine", make("SMI").encoder, weight=3.0)
     assert isinstance(method, Mine)
     assert step(method).loss.isfinite()
@@ -243,10 +259,10 @@ def test_ones_own_method_by_import_path():
     method.after_step()
 
 
-def test_mistakes_are_sentences():
+def test_names_that_are_not_methods():
     with pytest.raises(UserError, match="did you mean BarlowTwins"):
         find_method("barlow-twins")
-    with pytest.raises(UserError, match=f"choose one of {', '.join(HOMES)}"):
+    with pytest.raises(UserError, match=f"choose one of {', '.join(METHOD_NAMES)}"):
         find_method("xyz")
     with pytest.raises(UserError, match="not a subclass"):
         find_method(f"{__name__}.step")
@@ -254,8 +270,46 @@ def test_mistakes_are_sentences():
         find_method("nowhere.Mine")
 
 
-def test_swavs_queue_must_be_shared_out_evenly(monkeypatch):
+def test_swavs_queue_is_divided_between_processes(monkeypatch):
     monkeypatch.setattr("smi.methods.swav.world_size", lambda: 3)
-    with pytest.raises(UserError, match="queue of 16 cannot be shared out to 3 processes"):
+    with pytest.raises(UserError, match="queue_size 16 is not a multiple of the 3 processes"):
         make("SwAV")
     make("SwAV", queue_size=15)
+
+
+SYNCHRONISED = ["BarlowTwins", "VICReg", "SimCLR", "BYOL", "SimSiam", "SwAV", "DINO"]
+
+
+def test_published_batch_norms():
+    """Check the facts of the authors' code; MoCo shuffles instead, SMI and PIRL do neither."""
+    names = [name for name in NAMES if find_method(name).synchronises_batch_norm]
+    assert names == SYNCHRONISED
+
+
+@every
+def test_description_is_complete_and_ready_for_json(name):
+    method = find_method(name)
+    description = method.describe(LossSetup(64, 256))
+    assert json.loads(json.dumps(description)) == description
+    assert MethodDescription.parse(description).plain() == description
+    assert description["loss_range"][0] < description["loss_range"][1]
+    assert description["collapse_remedies"] != Method.collapse_remedies
+    steady = ["SMI", "BarlowTwins", "VICReg", "SimCLR"]
+    assert description["loss_may_rise"] == (name not in steady)
+    assert description["least_loss_is_collapse"] == (name in ["BYOL", "SimSiam"])
+    assert description["ignores_sign"] == (name == "SMI")
+
+
+@every
+def test_the_students_encoder_is_exported(name):
+    method = make(name)
+    assert method.exported_encoder is method.encoder
+
+
+def test_display_names():
+    names = {name: find_method(name).display_name for name in NAMES}
+    assert {name: text for name, text in names.items() if name != text} == {
+        "BarlowTwins": "Barlow Twins",
+        "MoCoV2": "MoCo v2",
+    }
+    assert Mine.display_name == "Mine"

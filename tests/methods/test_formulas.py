@@ -63,7 +63,7 @@ def test_byol_is_two_squared_distances():
     torch.testing.assert_close(out.loss, expected)
 
 
-def test_simsiam_holds_what_is_predicted_still():
+def test_simsiam_stops_the_gradient_of_the_target():
     method = make("SimSiam")
     x1, x2 = views(method, 6)
     (_, z1), (_, z2) = heads(method, x1), heads(method, x2)
@@ -80,7 +80,7 @@ def test_simsiam_holds_what_is_predicted_still():
 
 
 @pytest.mark.parametrize(("name", "temperature"), [("MoCo", 0.07), ("MoCoV2", 0.2)])
-def test_moco_tells_the_key_from_the_queue_and_queues_it(name, temperature):
+def test_moco_finds_the_key_in_the_queue_and_stores_it(name, temperature):
     method = make(name)
     x1, x2 = views(method, 6)
     start = method.queue.keys.clone()
@@ -107,7 +107,7 @@ def swav_codes(scores):
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_swav_foretells_codes_balanced_with_the_queue(epoch):
+def test_swav_predicts_codes_balanced_with_the_queue(epoch):
     method = make("SwAV")
     method.epoch = epoch  # the queue is used from epoch 1 on
     x = views(method, 6)
@@ -132,8 +132,8 @@ def test_swav_foretells_codes_balanced_with_the_queue(epoch):
 @pytest.mark.parametrize(
     ("progress", "temperature"), [(0.0, 0.04), (0.05, 0.055), (0.1, 0.07), (0.9, 0.07)]
 )
-def test_dino_foretells_the_teacher_centred_and_sharpened(progress, temperature):
-    """The last layer is a weight-normalised one of length 1, as the paper's."""
+def test_dino_predicts_the_centred_and_sharpened_teacher(progress, temperature):
+    """Use a weight-normalised last layer of length 1, as the paper does."""
     method = make("DINO")
     method.progress = progress
     method.center.mean = torch.randn(20) / 10
@@ -164,7 +164,7 @@ def test_dino_foretells_the_teacher_centred_and_sharpened(progress, temperature)
     torch.testing.assert_close(method.center.mean, center)
 
 
-def test_dino_teaches_with_a_slow_last_layer_too():
+def test_dino_teacher_includes_the_last_layer():
     method = make("DINO")
     start = method.teacher_last.network[0].weight.clone()
     method(views(method, 6), batch(6))
@@ -174,7 +174,7 @@ def test_dino_teaches_with_a_slow_last_layer_too():
     torch.testing.assert_close(method.teacher_last.network[0].weight, start + 0.004)
 
 
-def test_pirl_knows_images_and_their_jigsaws_by_the_bank():
+def test_pirl_finds_images_and_their_jigsaws_in_the_bank():
     method = make("PIRL", jigsaw_weight=0.25)
     given = batch(6)
     x, *patches = views(method, 6)

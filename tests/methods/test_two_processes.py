@@ -19,7 +19,8 @@ LOCAL = (
     "SMI",
     "PIRL",
 )  # the mean of local losses by design; and by the negatives each process draws for its own images
-# Methods keep their state alike themselves. Newer versions of PyTorch have another name for not sending it at every step.
+# Methods keep their state equal on all devices themselves. Newer versions of PyTorch have
+# another name for not sending it at every step.
 NEWER = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
 BUFFERS_STAY = {"forward_sync_buffers" if NEWER else "broadcast_buffers": False}
 STATE = ("teacher", "queue", "bank", "center")
@@ -91,15 +92,15 @@ def ranks(tmp_path_factory):
 
 @pytest.mark.parametrize("batch_norm", [True, False])
 @pytest.mark.parametrize("name", NAMES)
-def test_processes_stay_alike(name, batch_norm, ranks):
+def test_processes_keep_equal_state(name, batch_norm, ranks):
     first, second = (result[name, batch_norm] for result in ranks)
     for key, gradient in first["gradients"].items():
         assert torch.equal(gradient, second["gradients"][key]), key
-    alike = [
+    shared = [
         key for key in first["state"] if "running_" not in key
     ]  # a batch norm has statistics of its own process
-    assert all(any(word in key for key in alike) for word in STATE if hasattr(make(name), word))
-    for key in alike:
+    assert all(any(word in key for key in shared) for word in STATE if hasattr(make(name), word))
+    for key in shared:
         assert torch.equal(first["state"][key], second["state"][key]), key
 
 

@@ -1,15 +1,16 @@
-import json
+"""List encoders with their sizes and speeds."""
 
 import pytest
 
-from smi.nn import catalogue as listing
+from smi.nn import catalogue
 
 
-def test_encoders_with_their_sizes_and_speed(monkeypatch, capsys):
-    monkeypatch.setattr(listing, "NAMES", ("resnet-small", "vit_tiny_patch16_224"))
-    monkeypatch.setattr(listing, "BATCH", 2)
-    listing.print_encoders(image_size=16, as_json=True)
-    document = json.loads(capsys.readouterr().out)
+def test_encoders_with_their_sizes_and_speed(monkeypatch):
+    monkeypatch.setattr(catalogue, "ENCODER_NAMES", ("resnet-small", "vit_tiny_patch16_224"))
+    monkeypatch.setattr(catalogue, "TIMED_BATCH_SIZE", 2)
+    encoders = catalogue.list_encoders(image_size=16)
+    document = encoders.plain()
+    assert set(document) == {"image_size", "batch", "machine", "encoders"}
     small, vit = document["encoders"]
     assert small["encoder"] == "resnet-small"
     assert small["dim"] == 256
@@ -19,11 +20,10 @@ def test_encoders_with_their_sizes_and_speed(monkeypatch, capsys):
     assert vit["arguments"] == {"patch_size": 4}
     assert document["machine"]
 
-    listing.print_encoders(image_size=16, as_json=False)
-    text = capsys.readouterr().out
+    text = encoders.text()
     assert "vit_tiny_patch16_224 patch_size=4" in text
     assert document["machine"] in text
 
 
 def test_large_images_keep_large_patches():
-    assert listing.arguments_for("vit_tiny_patch16_224", 224) == {}
+    assert catalogue.arguments_for("vit_tiny_patch16_224", 224) == {}

@@ -7,7 +7,7 @@ from smi.nn import Encoder, create_encoder
 
 
 class Flat(nn.Module):
-    """What a user might bring."""
+    """Stand for a network of a user."""
 
     def __init__(self, width: int = 7):
         super().__init__()
@@ -61,7 +61,7 @@ def test_cifar_stem_is_three_by_three_without_pooling():
     assert create_encoder("resnet18", image_size=224).network.conv1.kernel_size == (7, 7)
 
 
-def test_looking_at_it_leaves_statistics_as_they_were():
+def test_creating_an_encoder_does_not_change_batch_norm_statistics():
     encoder = create_encoder("resnet-small", image_size=32)
     assert encoder.training
     assert torch.equal(
@@ -80,15 +80,17 @@ def test_a_transformer_takes_smaller_views_too():
     assert encoder.map(torch.randn(2, 3, 16, 16)).shape == (2, 192, 4, 4)
 
 
-def test_ones_own_by_import_path():
+def test_a_network_of_ones_own_by_import_path():
     encoder = create_encoder(here("Flat"), image_size=8, width=5)
     assert isinstance(encoder.network, Flat)
     assert encoder.dim == 5
-    with pytest.raises(UserError, match="Flat has no forward_features"):
+    with pytest.raises(
+        UserError, match="Flat has no feature map: it has no method forward_features"
+    ):
         encoder.map(torch.randn(1, 3, 8, 8))
 
 
-def test_a_map_with_channels_last_is_turned():
+def test_a_map_with_channels_last_is_permuted():
     class Last(Flat):
         output_fmt = "NHWC"  # as timm's Swin transformers say
 
@@ -100,12 +102,14 @@ def test_a_map_with_channels_last_is_turned():
 
 
 @pytest.mark.parametrize("found", [torch.zeros(2, 5), (torch.zeros(2, 5, 4, 4),)])
-def test_what_is_no_map_is_a_sentence(found):
+def test_features_that_are_not_a_map(found):
     class Odd(Flat):
         def forward_features(self, x):
             return found
 
-    with pytest.raises(UserError, match="the features of Odd before pooling are no map"):
+    with pytest.raises(
+        UserError, match="Odd has no feature map: its features before pooling are not"
+    ):
         Encoder(Odd(), 7).map(torch.randn(2, 3, 8, 8))
 
 
@@ -122,15 +126,15 @@ def test_any_network_can_be_wrapped():
         (
             "convnext_atto",
             {"stem": "cifar"},
-            "the cifar stem is for ResNets, not for convnext_atto",
+            "the cifar stem is for ResNets; convnext_atto is not a ResNet",
         ),
         (here("Nothing"), {}, "has no 'Nothing'"),
         ("nowhere.Network", {}, "there is no module 'nowhere'"),
-        (here("no_network"), {}, "gave a str, not a torch.nn.Module"),
+        (here("no_network"), {}, "returned a str, not a torch.nn.Module"),
         (
             here("image_map"),
             {},
-            r"must turn images \[N, 3, 32, 32\] into features \[N, F\]; two images gave \[2, 4, 32, 32\]",
+            r"images \[N, 3, 32, 32\] into features \[N, F\]; two images gave \[2, 4, 32, 32\]",
         ),
     ],
 )

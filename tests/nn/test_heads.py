@@ -9,7 +9,7 @@ def kinds(module):
     return [type(layer).__name__ for layer in module]
 
 
-def test_mlp_is_barlow_twins_projector_by_default():
+def test_mlp_is_the_projector_of_barlow_twins_by_default():
     head = mlp(6, 8, 8, 4)
     assert kinds(head) == [
         "Linear",
@@ -24,11 +24,11 @@ def test_mlp_is_barlow_twins_projector_by_default():
     assert head(torch.randn(3, 6)).shape == (3, 4)
 
 
-def test_one_layer_is_bare():
+def test_one_layer_has_no_norm_and_no_activation():
     assert kinds(mlp(6, 4)) == ["Linear"]
 
 
-def test_biases_are_where_no_norm_takes_them_away():
+def test_only_layers_without_a_norm_have_a_bias():
     def biases(head):
         return [layer.bias is not None for layer in head if isinstance(layer, nn.Linear)]
 
@@ -45,7 +45,7 @@ def test_last_norm_has_no_scale_and_shift():
     torch.testing.assert_close(z.mean(0), torch.zeros(4), atol=1e-5, rtol=0)
 
 
-def test_activation_is_a_choice():
+def test_activation_can_be_chosen():
     assert kinds(mlp(6, 8, 4, norm=False, activation=nn.GELU)) == ["Linear", "GELU", "Linear"]
 
 

@@ -12,7 +12,7 @@ SHAPES = [(5, 3), (4, 3, 2, 2), (3,), (), (1, 1)]
 
 
 def reference(params, grads, mus, *, lr, weight_decay, momentum=0.9, eta=1e-3):
-    """One step in plain numbers: lists of floats, one parameter and one coordinate after the other."""
+    """Compute one step with lists of floats, one coordinate after the other."""
     for p, g, mu, matrix in zip(
         params, grads, mus, (len(shape) > 1 for shape in SHAPES), strict=True
     ):
@@ -97,8 +97,9 @@ def test_a_zero_matrix_and_a_zero_gradient_have_a_factor_of_one():
 
 
 def test_agrees_with_lightly():
-    # Theirs takes |g| + weight_decay * |p| for the length of g + weight_decay * p, adds 1e-8, and adapts whatever has weight decay. The two
-    # are one where gradient and parameter point the same way, so that is what is compared; vectors go without weight decay.
+    # Theirs uses |g| + weight_decay * |p| for the length of g + weight_decay * p, adds 1e-8, and
+    # scales every parameter with weight decay. Both are equal if gradient and parameter have the
+    # same direction, so this case is compared; vectors have no weight decay.
     matrix, vector = torch.randn(6, 4, dtype=torch.float64), torch.randn(6, dtype=torch.float64)
     ours = [nn.Parameter(matrix.clone()), nn.Parameter(vector.clone())]
     theirs = [nn.Parameter(matrix.clone()), nn.Parameter(vector.clone())]
@@ -161,7 +162,7 @@ def test_closure_and_mistakes():
             LARS([p], **knob)
 
 
-def test_half_precision_and_types_beside_each_other():
+def test_half_precision_and_mixed_types():
     params = [
         nn.Parameter(torch.randn(3, 2, dtype=dtype))
         for dtype in (torch.bfloat16, torch.float32, torch.float64)

@@ -65,7 +65,7 @@ def test_cosine_has_no_jumps(warmup, final):
     )  # a straight rise over a tenth of training is 0.01
 
 
-def test_as_barlow_twins_schedule():
+def test_schedule_of_barlow_twins():
     epochs, warm = 300, 10
     for epoch in (0, 5, 10, 100, 299):
         expected = (

@@ -1,11 +1,29 @@
-"""The page in a real browser, offline. The fixture `page` fails on any error on the console and on any request."""
+"""Test pages in a real browser, offline.
+
+The fixture `page` fails on any error on the console and on any request.
+"""
+
+from pathlib import Path
 
 import pytest
 
+from smi.pages import Document
 from smi.pages import page as write
-from support.made_up_page import HOSTILE, document, hostile
+from smi.pages.plots import single_plot
+from support.browser import wait_until
+from support.made_up_page import HOSTILE, document, hostile, reproduction
 
-PANELS = "[...document.querySelectorAll('.panel')].filter((panel) => panel.offsetParent || panel.getClientRects().length).map((p) => p.id)"
+PANELS = (
+    "[...document.querySelectorAll('.panel')]"
+    ".filter((panel) => panel.offsetParent || panel.getClientRects().length).map((p) => p.id)"
+)
+# Every figure in sight, or nearly, is drawn as wide as its place is now.
+DRAWN = (
+    "[...document.querySelectorAll('[data-plot]')]"
+    ".filter(e => e.clientWidth && e.getBoundingClientRect().top < innerHeight + 600)"
+    ".every(e => e.querySelector('.main-svg')?.clientWidth === e.clientWidth)"
+)
+LINES = "document.querySelectorAll('.cartesianlayer path.js-line').length"
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +80,8 @@ def test_the_cloud_shows_the_image_under_the_pointer_and_turns(page, report):
     canvas.scroll_into_view_if_needed()
     page.wait_for_timeout(500)
     box = canvas.bounding_box()
-    page.mouse.move(
-        box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    )  # the point at the origin is not at the centre of all
+    # The point at the origin is not at the centre of all points.
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.wait_for_timeout(300)
     canvas.focus()
     page.keyboard.press("n")
@@ -72,7 +89,8 @@ def test_the_cloud_shows_the_image_under_the_pointer_and_turns(page, report):
     assert page.inner_text("#card span") == "a.png"
     assert page.get_attribute("#card img", "src").startswith("data:image/png")
     place = page.evaluate(
-        "(({left, top, height}) => [left, top + height / 2])(document.querySelector('#card').getBoundingClientRect())"
+        "(({left, top, height}) => [left, top + height / 2])"
+        "(document.querySelector('#card').getBoundingClientRect())"
     )
     page.keyboard.press("Escape")
     assert page.is_hidden("#card")
@@ -101,21 +119,22 @@ def test_one_choice_is_for_the_whole_page(page, report):
     assert page.inner_text("#settings .option.chosen p >> nth=-1") == "b"
 
 
-def test_on_a_phone_nothing_is_wider_than_the_screen(page, report, drawn):
+def test_on_a_phone_nothing_is_wider_than_the_screen(page, report):
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(report)
     for tab in ("overview", "settings", "features"):
         page.click(f"#tab-{tab}")
-        drawn()
+        wait_until(page, DRAWN)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.wait_for_selector("[data-plot] path.js-line")
     boxes = page.evaluate(
-        "[...document.querySelectorAll('[data-plot=\"0\"] .cartesianlayer path.js-line')].map((e) => e.getBoundingClientRect().left)"
+        "[...document.querySelectorAll('[data-plot=\"0\"] .cartesianlayer path.js-line')]"
+        ".map((e) => e.getBoundingClientRect().left)"
     )
     assert len(boxes) == 2
     page.locator(".legend button").first.scroll_into_view_if_needed()
     assert page.locator(".legend button").first.bounding_box()["height"] < 60
-    assert abs(boxes[0] - boxes[1]) < 30  # panels beside each other are now beneath each other
+    assert abs(boxes[0] - boxes[1]) < 30  # the two panels are stacked
 
 
 def test_on_paper_everything_is_there_and_light(page, report):
@@ -134,7 +153,8 @@ def test_on_paper_everything_is_there_and_light(page, report):
     )
     assert page.evaluate("[...document.images].every((image) => image.naturalWidth > 0)")
     widths = page.evaluate(
-        "[...document.querySelectorAll('[data-plot] svg.main-svg')].map((svg) => svg.getBoundingClientRect().right)"
+        "[...document.querySelectorAll('[data-plot] svg.main-svg')]"
+        ".map((svg) => svg.getBoundingClientRect().right)"
     )
     assert max(widths) <= page.evaluate("innerWidth")
     page.emulate_media(media="screen")
@@ -143,16 +163,15 @@ def test_on_paper_everything_is_there_and_light(page, report):
 
 
 def test_hostile_names_do_nothing(page, tmp_path):
-    page.emulate_media(
-        reduced_motion="reduce"
-    )  # scrolling, which takes the card away, is over at once
+    # Scrolling hides the card; without motion it ends at once.
+    page.emulate_media(reduced_motion="reduce")
     path = tmp_path / "hostile.html"
     path.write_text(write(hostile("".join(HOSTILE))), encoding="utf-8")
     page.goto(f"{path.as_uri()}#features")
     page.wait_for_selector("[data-plot] path.js-line")
     page.hover(".plot .nsewdrag", force=True)
     page.locator(".cloud > canvas").focus()
-    for _ in range(50):  # a scroll that is still under way takes the card away again
+    for _ in range(50):  # an unfinished scroll hides the card again
         page.keyboard.press("n")
         page.wait_for_timeout(100)
         if page.is_visible("#card"):
@@ -161,3 +180,80 @@ def test_hostile_names_do_nothing(page, tmp_path):
     assert page.evaluate(
         "window.hurt === undefined && !document.querySelector('.plot svg a, #card a, #card svg')"
     )
+
+
+# ------------------------------------------------------------------------ a page of one figure
+
+
+def figure_page(tmp_path, *traces, width=900):
+    caption = {"name": "caption", "text": "A caption.", "showarrow": False, "x": 0, "y": 0}
+    layout = {
+        "width": width,
+        "height": 500,
+        "meta": {"caption": "A caption."},
+        "annotations": [caption],
+        "paper_bgcolor": "white",
+        "showlegend": True,
+    }
+    block = single_plot({"data": list(traces), "layout": layout}, "gradient-norm")
+    path = tmp_path / "figure.html"
+    path.write_text(write(Document("gradient-norm", "", {"Figure": [block]})), encoding="utf-8")
+    return path.as_uri()
+
+
+def line(name, y):
+    return {"type": "scatter", "x": [1, 2, 3], "y": y, "name": name, "mode": "lines"}
+
+
+def test_a_single_figure_is_zoomed_hidden_and_saved_as_svg(page, tmp_path):
+    page.emulate_media(color_scheme="dark")
+    page.goto(figure_page(tmp_path, line("a", [1, 3, 2]), line("b", [2, 1, 3])))
+    page.wait_for_selector("[data-plot] path.js-line")
+    assert page.evaluate(LINES) == 2
+    page.click(".legendtoggle >> nth=0")
+    wait_until(page, f"{LINES} === 1")
+    box = page.locator(".nsewdrag").bounding_box()
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 200, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 400, middle + 2, steps=4)
+    page.mouse.up()
+    first, last = page.evaluate("document.querySelector('.plot').layout.xaxis.range")
+    assert 1 < first < last < 3
+    with page.expect_download() as download:
+        page.click("text=Save as SVG")
+    assert download.value.suggested_filename == "gradient-norm.svg"
+    saved = Path(download.value.path()).read_text(encoding="utf-8")
+    assert 'width="900" height="500"' in saved
+    assert "A caption." in saved
+    assert "fill: rgb(255, 255, 255)" in saved  # white paper, although the page is dark
+    assert "rgb(233, 231, 226)" not in saved
+
+
+def test_a_figure_of_images_keeps_its_width_and_scrolls_on_a_phone(page, tmp_path):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(figure_page(tmp_path, {"type": "heatmap", "z": [[1, 2], [3, 4]]}))
+    page.wait_for_selector(".main-svg")
+    assert page.evaluate("document.querySelector('.main-svg').clientWidth") == 675
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_a_reproduction_page_on_a_phone_and_on_paper(page, tmp_path):
+    path = tmp_path / "index.html"
+    path.write_text(write(reproduction()), encoding="utf-8")
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(path.as_uri())
+    for tab in ("verdicts", "claims", "tables", "figures"):
+        page.click(f"#tab-{tab}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    wait_until(page, "document.querySelector('img.picture').naturalWidth > 0")
+    page.click("#tab-verdicts")
+    page.click("a[href='#gradient-2']")
+    wait_until(page, f"{PANELS}.join() === 'claims'")
+    colours = page.evaluate(
+        "[...document.querySelectorAll('#claims .outcome-word')]"
+        ".map((e) => getComputedStyle(e).color)"
+    )
+    assert len(set(colours)) == 3
+    page.emulate_media(media="print")
+    assert page.evaluate(PANELS) == ["verdicts", "claims", "tables", "figures"]

@@ -1,4 +1,4 @@
-"""Verdicts follow from the numbers: made-up runs where every claim holds, fails, or cannot be told."""
+"""Check verdicts on made-up runs where every claim holds, fails, or is not decided."""
 
 import json
 import math
@@ -7,23 +7,15 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from smi.comparison.comparison import Comparison, Row, Trained
+from smi.comparison.comparison import Comparison, Row, TrainedRun
 from smi.evaluation.results import Result, Score
-from smi.paper.claims import (
-    FAILS,
-    HOLDS,
-    OPEN,
-    Evidence,
-    Race,
-    claims,
-    norm_jumps,
-    norm_level,
-    ratio_level,
-    std_variation,
-)
+from smi.paper.claims import judge_claims
+from smi.paper.evidence import FAILS, HOLDS, OPEN, DatasetComparisons, LossTimes
+from smi.paper.training_claims import norm_jumps, norm_level, ratio_level, std_variation
+from smi.runs.run import Run
 from support.made_up import write_run
 
-# What SMI has of something, as a multiple of what Barlow Twins has under the same seed.
+# SMI's value as a multiple of Barlow Twins' under the same seed.
 LESS, MORE, EITHER = (0.5, 0.55, 0.45), (2.0, 2.2, 1.9), (0.5, 2.0, 1.1)
 LOGGED = (
     "gradient-norm-lower",
@@ -42,7 +34,7 @@ def result(value: float) -> Result:
 def trained(
     folder, method="SMI", *, seed=0, level=1.0, amplitude=0.1, accuracy=0.9, weight=0.01, failed=""
 ):
-    """Logged numbers whose level and whose restlessness are known exactly."""
+    """Write a run with logged numbers of exactly known level and variation."""
     run = write_run(folder, method, seed=seed, weight=weight)
     lines = [line for line in run.lines() if "loss" in line]
     for number, line in enumerate(lines):
@@ -54,11 +46,11 @@ def trained(
         line["feature_std"] = 0.01 * (1 + amplitude / 10 * swing)
         line["ratio"] = level * math.exp(amplitude / 10 * swing)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return Trained(seed, str(folder), "", () if failed else (result(accuracy),), failed)
+    return TrainedRun(seed, str(folder), "", () if failed else (result(accuracy),), failed)
 
 
 def pair(folder, factors, *, gains=(0.02, 0.03, 0.025), loss_ms=None) -> Comparison:
-    """Seeds differ a hundredfold, and a pair shares its seed: only paired differences can tell anything."""
+    """Make seeds that differ a hundredfold, so that only paired differences decide anything."""
     ours, rival = [], []
     for seed, (factor, gain) in enumerate(zip(factors, gains, strict=True)):
         level, amplitude, accuracy = 10.0**seed, 0.05 * 2**seed, 0.6 + seed / 10
@@ -106,13 +98,13 @@ def verdict(found, name):
 
 
 @pytest.mark.parametrize(("factors", "expected"), [(LESS, HOLDS), (MORE, FAILS), (EITHER, OPEN)])
-def test_what_was_logged_decides(factors, expected, tmp_path):
-    found = claims([Evidence("digits", pair(tmp_path, factors))])
+def test_claims_about_logged_curves(factors, expected, tmp_path):
+    found = judge_claims([DatasetComparisons("digits", pair(tmp_path, factors))])
     assert {name: verdict(found, name) for name in LOGGED} == dict.fromkeys(LOGGED, expected)
 
 
 def test_the_interval_is_students_of_logarithms_paired_by_seed(tmp_path):
-    found = claims([Evidence("digits", pair(tmp_path, LESS))])
+    found = judge_claims([DatasetComparisons("digits", pair(tmp_path, LESS))])
     logs = np.log(LESS)
     low, high = scipy.stats.t.interval(0.95, 2, logs.mean(), logs.std(ddof=1) / math.sqrt(3))
     for name in ("gradient-norm-lower", "gradient-norm-smoother", "ratio-lower"):
@@ -122,14 +114,12 @@ def test_the_interval_is_students_of_logarithms_paired_by_seed(tmp_path):
             (logs.mean(), low, high)
         )
         assert (
-            f"{math.exp(logs.mean()):.3g}, 95 % interval {math.exp(low):.3g} to {math.exp(high):.3g}, 3 seeds"
-            in finding.sentence
+            f"{math.exp(logs.mean()):.3g}, 95 % interval {math.exp(low):.3g} to "
+            f"{math.exp(high):.3g}, 3 seeds" in finding.sentence
         )
 
 
 def test_measures_against_plain_numbers(tmp_path):
-    from smi.runs.run import Run
-
     run = Run(trained(tmp_path / "a", level=7.0, amplitude=0.3).folder)
     assert norm_level(run) == pytest.approx(7)
     assert norm_jumps(run) == pytest.approx(0.6)  # from exp(0.3) to exp(-0.3) and back
@@ -144,21 +134,20 @@ def test_measures_against_plain_numbers(tmp_path):
         ((-0.02, -0.03, -0.025), FAILS),
         ((0.02, -0.03, 0.01), OPEN),
         ((0, 0, 0), OPEN),
-        ((0.005, 0.005, 0.005), OPEN),  # one image of 200 each time: that may be rounding
+        ((0.005, 0.005, 0.005), OPEN),  # one of 200 images each time may be rounding
         ((0.01, 0.01, 0.01), HOLDS),
     ],
 )
 def test_accuracy(gains, expected, tmp_path):
-    found = claims([Evidence("digits", pair(tmp_path, LESS, gains=gains))])
+    found = judge_claims([DatasetComparisons("digits", pair(tmp_path, LESS, gains=gains))])
     assert verdict(found, "accuracy") == expected
     (finding,) = only(found, "accuracy").findings
     assert f"{100 * np.mean(gains):+.1f} points" in finding.sentence
     assert "One of 200 test images is 0.5 points" in finding.sentence
     (points,) = [cells[-1] for cells in finding.rows if "decides" in cells[0]]
     numbers = finding.numbers["difference"]
-    assert (
-        points == f"{100 * numbers['mean']:+.1f} ± {50 * (numbers['high'] - numbers['low']):.1f}"
-    )  # the table says what the sentence does
+    # The table has the numbers of the sentence.
+    assert points == f"{100 * numbers['mean']:+.1f} ± {50 * (numbers['high'] - numbers['low']):.1f}"
 
 
 @pytest.mark.parametrize(
@@ -172,18 +161,21 @@ def test_accuracy(gains, expected, tmp_path):
         (
             {0.001: (0.80, 0.81, 0.79), 0.01: (0.83, 0.84, 0.82), 0.1: (0.95, 0.96, 0.94)},
             FAILS,
-        ),  # the more the better
+        ),  # the largest λ is best
         (
             {0.001: (0.80, 0.81, 0.79), 0.01: (0.90, 0.92, 0.89), 0.1: (0.88, 0.93, 0.87)},
             OPEN,
-        ),  # one end is not beaten for sure
+        ),  # the interval to one end is on both sides of zero
         ({0.001: (0.80, 0.81, 0.79), 0.01: (0.90, 0.92, 0.89)}, OPEN),  # no middle
         ({0.001: (0.80,), 0.01: (0.90,), 0.1: (0.8,)}, OPEN),  # one seed
     ],
 )
 def test_the_best_weight_is_in_the_middle(accuracies, expected, tmp_path):
     assert (
-        verdict(claims([Evidence("digits", sweep=sweep(tmp_path, accuracies))]), "lambda-middle")
+        verdict(
+            judge_claims([DatasetComparisons("digits", sweep=sweep(tmp_path, accuracies))]),
+            "lambda-middle",
+        )
         == expected
     )
 
@@ -205,7 +197,10 @@ def test_two_processes_may_lose_a_point(losses, expected, tmp_path):
         for s, loss in enumerate(losses)
     )
     two = Comparison((Row("SMI", None, "SMI", runs),), (0, 1, 2), None, {})
-    assert verdict(claims([Evidence("digits", one, split=two)]), "no-gather") == expected
+    assert (
+        verdict(judge_claims([DatasetComparisons("digits", one, two_processes=two)]), "no-gather")
+        == expected
+    )
 
 
 def test_the_cost_is_counted_and_timed(tmp_path):
@@ -214,21 +209,21 @@ def test_the_cost_is_counted_and_timed(tmp_path):
         "Barlow Twins, K × K": (100.0, 120.0, 90.0),
         "Barlow Twins, N × N": (9.0, 9.5, 9.2),
     }
-    known = Evidence("digits", pair(tmp_path, LESS, loss_ms=0.5))
+    known = DatasetComparisons("digits", pair(tmp_path, LESS, loss_ms=0.5))
     counted, published, ours = only(
-        claims([known], Race(256, 8192, "a machine", times)), "cost"
+        judge_claims([known], LossTimes(256, 8192, "a machine", times)), "cost"
     ).findings
     assert counted.verdict == HOLDS
     assert "12.88 against 137.43" in counted.sentence
     assert (published.verdict, ours.verdict) == (HOLDS, FAILS)
     assert "256 × 8192" in published.sentence
     assert [row[1] for row in ours.rows] == ["10.5", "100", "9.2"]
-    counted, timed = only(claims([known]), "cost").findings
+    counted, timed = only(judge_claims([known]), "cost").findings
     assert timed.verdict == OPEN
 
 
-def test_what_was_not_run_is_not_judged(tmp_path):
-    found = claims([])
+def test_claims_without_runs_are_not_judged(tmp_path):
+    found = judge_claims([])
     assert all(
         finding.verdict == OPEN
         for claim in found
@@ -239,7 +234,7 @@ def test_what_was_not_run_is_not_judged(tmp_path):
     alone = Comparison(
         tuple(Row(r.method, None, r.name, r.runs[:1]) for r in full.rows), (0,), None, {}
     )
-    found = claims([Evidence("digits", alone)])
+    found = judge_claims([DatasetComparisons("digits", alone)])
     assert {verdict(found, name) for name in (*LOGGED, "accuracy")} == {OPEN}
     assert "one seed gives no interval" in only(found, "accuracy").findings[0].sentence
 
@@ -252,15 +247,20 @@ def test_a_run_that_failed_leaves_its_seed_out(tmp_path):
     )
     ours = Row("SMI", None, "SMI", (ours.runs[0], broken, ours.runs[2]))
     (finding,) = only(
-        claims([Evidence("digits", Comparison((ours, rival), (0, 1, 2), None, {}))]),
+        judge_claims(
+            [DatasetComparisons("digits", Comparison((ours, rival), (0, 1, 2), None, {}))]
+        ),
         "gradient-norm-lower",
     ).findings
     assert finding.numbers["log ratio"]["seeds"] == (0, 2)
 
 
-def test_every_set_of_images_has_a_finding_of_its_own(tmp_path):
-    found = claims(
-        [Evidence("one", pair(tmp_path / "1", LESS)), Evidence("two", pair(tmp_path / "2", MORE))]
+def test_each_dataset_has_its_own_finding(tmp_path):
+    found = judge_claims(
+        [
+            DatasetComparisons("one", pair(tmp_path / "1", LESS)),
+            DatasetComparisons("two", pair(tmp_path / "2", MORE)),
+        ]
     )
     assert [(f.where, f.verdict) for f in only(found, "ratio-lower").findings] == [
         ("one", HOLDS),

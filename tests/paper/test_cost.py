@@ -1,13 +1,15 @@
-"""The cost table against the paper's numbers and against PyTorch's own count of what our losses do."""
+"""Check the cost table against the paper's numbers and PyTorch's own count of operations."""
 
-import json
+import subprocess
+import sys
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from smi.losses import barlow_twins_loss, nt_xent_loss, smi_loss, vicreg_loss
-from smi.paper.cost import costs, giga, peak_bytes, print_cost
+from smi.paper.cost import cost, count_costs, giga
+from smi.paper.timing import barlow_twins_as_published, largest_dim, peak_bytes
 
 FUNCTIONS = {
     "Barlow Twins": barlow_twins_loss,
@@ -20,7 +22,7 @@ FUNCTIONS = {
 def test_table_2_to_the_digit():
     rows = {
         row.loss: (giga(row.paper_macs), row.entries, row.global_batch_norm, row.gather)
-        for row in costs()
+        for row in count_costs()
     }
     assert rows == {
         "Barlow Twins": ("137.43", "8192×8191", True, True),
@@ -28,7 +30,7 @@ def test_table_2_to_the_digit():
         "NT-Xent": ("103.07", "3(4096×4095)", True, True),
         "SMI": ("12.88", "24(256×255)", False, False),
     }
-    assert {row.loss: row.pairs for row in costs()} == {
+    assert {row.loss: row.pairs for row in count_costs()} == {
         "Barlow Twins": 8192 * 8191,
         "VICReg": 2 * 8192 * 8191,
         "NT-Xent": 3 * 4096 * 4095,
@@ -50,26 +52,30 @@ def test_table_2_to_the_digit():
     ],  # few, odd, many, around N = K/2, beyond a tile
 )
 def test_macs_are_what_torch_counts(batch, dim):
-    """Products are all that PyTorch counts, two operations per multiply-accumulate."""
+    """PyTorch counts products only, with two operations per multiply-accumulate."""
     z1, z2 = torch.randn(2, batch, dim)
-    for row in costs(batch, dim, devices=1):
+    for row in count_costs(batch, dim, devices=1):
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             FUNCTIONS[row.loss](z1, z2)
         assert counter.get_total_flops() == 2 * row.device_macs, row.loss
 
 
 def test_how_our_count_differs_from_the_papers():
-    """The paper counts three of the four blocks between two views; we compute them all, or little more than the upper triangle of them."""
+    """The paper counts three of four blocks between two views.
+
+    We compute all four, or little more than their upper triangle.
+    """
     many = {
-        row.loss: row.device_macs / row.paper_macs for row in costs(batch=8192, dim=8192, devices=1)
+        row.loss: row.device_macs / row.paper_macs
+        for row in count_costs(batch=8192, dim=8192, devices=1)
     }
-    assert (
-        many["Barlow Twins"] == many["VICReg"] == 1
-    )  # more samples than half the coordinates: nothing is saved
+    # With more samples than half the coordinates nothing is saved.
+    assert many["Barlow Twins"] == many["VICReg"] == 1
     assert 2 / 3 < many["NT-Xent"] < 0.7
     assert 2 / 3 < many["SMI"] < 0.75
     few = {
-        row.loss: row.paper_macs / row.device_macs for row in costs(batch=64, dim=8192, devices=1)
+        row.loss: row.paper_macs / row.device_macs
+        for row in count_costs(batch=64, dim=8192, devices=1)
     }
     assert few == pytest.approx(
         {"Barlow Twins": 64, "VICReg": 8192 / (64 + 16), "NT-Xent": 3 / 4, "SMI": 3 / 4}
@@ -80,14 +86,15 @@ def test_fused_gradient_is_four_products():
     z1, z2 = (torch.randn(16, 256, requires_grad=True) for _ in range(2))
     with FlopCounterMode(display=False) as counter:
         smi_loss(z1, z2).total.backward()
-    assert (
-        counter.get_total_flops() == 2 * (4 + 4) * 16 * 16 * 256
-    )  # all four blocks of so small a matrix, then its product with u
+    # All four blocks of a matrix this small, then its product with u.
+    assert counter.get_total_flops() == 2 * (4 + 4) * 16 * 16 * 256
 
 
 def test_one_device_sends_nothing():
-    assert [row.bytes_sent for row in costs(devices=1)] == [0, 0, 0, 0]
-    assert [row.bytes_sent for row in costs(256, 8192, 8)] == [2 * 7 * 256 * 8192 * 4] * 3 + [0]
+    assert [row.bytes_sent for row in count_costs(devices=1)] == [0, 0, 0, 0]
+    assert [row.bytes_sent for row in count_costs(256, 8192, 8)] == [2 * 7 * 256 * 8192 * 4] * 3 + [
+        0
+    ]
 
 
 @pytest.mark.parametrize("macs", [1, 999, 5 * 10**8, 10**9, 123 * 10**9, 10**40])
@@ -96,7 +103,7 @@ def test_giga_hides_no_small_number(macs):
 
 
 def test_enormous_sizes_are_counted_at_once():
-    assert costs(10**12, 10**12, 10**6)[3].paper_macs == 3 * 10**42
+    assert count_costs(10**12, 10**12, 10**6)[3].paper_macs == 3 * 10**42
 
 
 def test_peak_bytes_counts_what_is_held_at_once():
@@ -109,9 +116,9 @@ def test_peak_bytes_counts_what_is_held_at_once():
     assert 6000 <= peak_bytes(step, torch.device("cpu")) < 6600
 
 
-def test_printed_and_json(capsys):
-    print_cost(batch=8, dim=32, devices=2, measured=True, as_json=True)
-    document = json.loads(capsys.readouterr().out)
+def test_text_and_plain_values():
+    measured = cost(batch=8, dim=32, devices=2, measure=True)
+    document = measured.plain()
     assert (document["batch"], document["dim"], document["devices"]) == (8, 32, 2)
     assert document["machine"]
     assert [row["loss"] for row in document["losses"]] == list(FUNCTIONS)
@@ -120,9 +127,28 @@ def test_printed_and_json(capsys):
         for row in document["losses"]
     )
     assert document["losses"][3]["paper_macs"] == 3 * 2 * 8 * 8 * 32
+    names = [*FUNCTIONS, "Forward ms", "Peak MB", "MB sent", document["machine"]]
+    assert all(name in measured.text() for name in names)
 
-    print_cost(batch=8, dim=32, devices=2, measured=True, as_json=False)
-    text = capsys.readouterr().out
-    assert all(name in text for name in [*FUNCTIONS, "Forward ms", "Peak MB", "MB sent"])
-    print_cost(batch=8, dim=32, devices=2, measured=False, as_json=False)
-    assert "Forward ms" not in capsys.readouterr().out
+    counted = cost(batch=8, dim=32, devices=2)
+    assert "Forward ms" not in counted.text()
+    assert "machine" not in counted.plain()
+    assert "forward_ms" not in counted.plain()["losses"][0]
+
+
+def test_counting_does_not_import_torch():
+    code = "import sys, smi.paper.cost as c; c.cost().text(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_barlow_twins_as_published_is_our_loss():
+    z1, z2 = torch.randn(2, 16, 64, generator=torch.Generator().manual_seed(0))
+    published = barlow_twins_as_published(z1, z2, redundancy_weight=0.01)
+    ours = barlow_twins_loss(z1, z2, redundancy_weight=0.01).total
+    torch.testing.assert_close(published, ours)
+
+
+def test_largest_dim_fits_into_half_of_the_memory():
+    assert largest_dim(8192, free_bytes=10**12) == 8192
+    assert largest_dim(8192, free_bytes=2 * 6 * 4 * 2048**2) == 2048
+    assert largest_dim(8192, free_bytes=1) == 256

@@ -1,4 +1,4 @@
-"""`smi reproduce` through its entry point, at a scale of seconds: a network of a few hundred weights, runs made in this process."""
+"""Run `smi reproduce` through its entry point at a scale of seconds, with runs in this process."""
 
 import json
 import re
@@ -7,17 +7,22 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from smi.cli import main
 from smi.comparison import compare
-from smi.comparison.compare import Place
+from smi.device import Runtime
 from smi.errors import UserError
 from smi.figures import catalogue as figures
-from smi.methods import HOMES
-from smi.paper import reproduce
-from smi.paper.page import page as write_page
-from smi.paper.reproduce import ITEMS, SCALES, Scale, Setup, Work
+from smi.methods import METHOD_NAMES
+from smi.pages import page as write_page
+from smi.paper import outputs
+from smi.paper import plan as plan_module
+from smi.paper.items import ITEMS, list_items
+from smi.paper.outputs import Outputs
+from smi.paper.page import reproduction_document
+from smi.paper.plan import available_setups, make_plan, plan_comparisons
+from smi.paper.reproduce import reproduce
+from smi.paper.scales import SCALES, DatasetSetup, Scale
 
 TESTS = Path(__file__).parents[1]
 SETTINGS = {
@@ -30,7 +35,7 @@ SETTINGS = {
 TINY = Scale(
     "tiny",
     "for tests",
-    (Setup("digits", "digits"),),
+    (DatasetSetup("digits", "digits"),),
     (0.01, 0.1, 1.0),
     ("linear-cached",),
     linear_epochs=1,
@@ -51,9 +56,8 @@ def run(monkeypatch, *words: str) -> int:
 
 @pytest.fixture(scope="module")
 def reproduced(tmp_path_factory):
-    """Some of it, with two seeds: asked to stop before the fourth run, then left to finish, then asked for a table alone."""
-    monkeypatch, threads = pytest.MonkeyPatch(), torch.get_num_threads()
-    torch.set_num_threads(1)
+    """Make some items with two seeds: interrupted before the fourth run, resumed, one table."""
+    monkeypatch = pytest.MonkeyPatch()
     monkeypatch.syspath_prepend(TESTS)
     out, calls, codes = tmp_path_factory.mktemp("reproduced") / "r", [], []
 
@@ -68,20 +72,22 @@ def reproduced(tmp_path_factory):
         )
         return run(monkeypatch, *words)
 
-    def draw(name, sources, **asked):
+    def draw(name, sources, **options):
         if name == "ratio":
             raise UserError("it cannot be drawn")
-        return figures.draw_figure(name, sources, **asked)
+        return figures.draw_figure(name, sources, **options)
 
-    def no_browser(figure, format):
-        raise UserError(f".{format} takes a browser")
+    def save(figure, name, path):
+        if path.suffix == ".svg":
+            raise UserError(".svg takes a browser")
+        figures.save_figure(figure, name, path)
 
     try:
         monkeypatch.setitem(SCALES, "tiny", TINY)
         monkeypatch.setattr(compare, "call", call)
-        monkeypatch.setattr(figures, "_image", no_browser)
-        monkeypatch.setattr(reproduce, "draw_figure", draw)
-        monkeypatch.setattr(reproduce, "race", lambda batch, dim, device: TIMES)
+        monkeypatch.setattr(outputs, "save_figure", save)
+        monkeypatch.setattr(outputs, "draw_figure", draw)
+        monkeypatch.setattr(outputs, "time_losses_in_turn", lambda batch, dim, device: TIMES)
         made = []
         for names in (NAMES, NAMES, ["table-2"]):
             codes.append(
@@ -100,18 +106,14 @@ def reproduced(tmp_path_factory):
             made.append(list(calls))
     finally:
         monkeypatch.undo()
-        torch.set_num_threads(threads)
     return out, codes, made
 
 
-def test_stopped_it_goes_on_and_makes_only_what_is_missing(reproduced):
+def test_an_interrupted_call_resumes_and_makes_only_missing_runs(reproduced):
     out, codes, (first, second, third) = reproduced
     assert codes == [130, 0, 0]
-    assert [len(first), len(second), len(third)] == [
-        3,
-        6 + 2 + 2,
-        10,
-    ]  # SMI at three λ, Barlow Twins, SMI by two processes
+    # SMI at three λ, Barlow Twins, SMI by two processes; two seeds each
+    assert [len(first), len(second), len(third)] == [3, 6 + 2 + 2, 10]
     assert len(set(second)) == len(second)
     assert second[-2:] == [
         (2, "digits/two-processes/runs/SMI/seed-0"),
@@ -159,9 +161,12 @@ def test_the_document_has_every_claim_table_figure_and_comparison(reproduced):
         (out / file).is_file()
         for file in [*files, *(entry["file"] for entry in document["tables"])]
     )
-    facts = document["about"]["facts"]
-    assert facts["Command"].startswith("smi reproduce table-2 --scale tiny")
-    assert "smi reproduce claims table-3 gradient-norm ratio --scale tiny" in facts["Before it"]
+    first, *others, last = document["about"]["calls"]
+    assert first.startswith("smi reproduce claims table-3 gradient-norm ratio --scale tiny")
+    assert "7 runs made, 3 finished before" in first
+    assert not others
+    assert last.startswith("smi reproduce table-2 --scale tiny")
+    assert last.endswith("no runs were missing")
     assert "**support.homemade.Net**" in (out / "tables" / "table-3.md").read_text()
 
 
@@ -173,9 +178,8 @@ def test_numbers_on_the_page_are_those_of_the_comparison(reproduced):
     compared = json.loads((out / "digits" / "comparison-seeds" / "comparison.json").read_text())
     (finding,) = claims["accuracy"]["findings"]
     (difference,) = [d for d in compared["rows"][1]["differences"] if d["score"] == "linear-cached"]
-    assert finding["numbers"]["difference"]["mean"] == pytest.approx(
-        -difference["mean"]
-    )  # there to SMI, here from Barlow Twins
+    # There the difference is to SMI, here to Barlow Twins.
+    assert finding["numbers"]["difference"]["mean"] == pytest.approx(-difference["mean"])
     assert f"{-100 * difference['mean']:+.1f} points" in (out / "index.html").read_text()
 
 
@@ -183,87 +187,87 @@ def test_the_page_opens_in_a_browser(reproduced, page):
     out, _, _ = reproduced
     page.set_viewport_size({"width": 360, "height": 800})
     page.goto((out / "index.html").as_uri())
-    assert page.locator("article").count() == 9
+    assert page.locator("article.claim").count() == 9
+    assert "smi reproduce table-2 --scale tiny" in page.locator("pre").inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    links = page.eval_on_selector_all("a", "found => found.map(a => a.getAttribute('href'))")
+    links = page.eval_on_selector_all("a", "links => links.map(a => a.getAttribute('href'))")
     assert all((out / link).is_file() for link in links if not link.startswith("#"))
     assert all(
         page.locator(f"[id='{link[1:]}']").count() == 1 for link in links if link.startswith("#")
     )
     written = json.loads((out / "claims.json").read_text())["tables"]
-    shown = page.locator(".groups").all()
+    shown = page.locator("table.grouped").all()
     assert len(shown) == len(written) == 2
     for table, entry in zip(shown, written, strict=True):
-        assert table.locator("td").all_text_contents() == [
+        assert table.locator("tbody th, tbody td").all_text_contents() == [
             cell for row in entry["rows"] for cells in row for cell in cells
         ]
-        assert [table.locator(f"td.{kind}").count() > 0 for kind in ("paper", "here")] == [
-            True,
-            True,
-        ]
+        assert all(table.locator(f"td.{kind}").count() > 0 for kind in ("paper", "here"))
 
 
-def test_figures_are_shown_where_they_are_drawn(page, tmp_path):
-    files = ["a figure.html", "a figure.svg"]
-    (tmp_path / files[1]).write_text(
-        '<svg xmlns="http://www.w3.org/2000/svg" width="70" height="50"><circle r="9"/></svg>'
-    )
-    figure = {"name": "a", "sentence": "a figure", "files": files, "why": ""}
-    about = {"title": "t", "introduction": "", "facts": {}}
+def test_figures_are_drawn_on_the_page(reproduced, page):
+    out, _, _ = reproduced
+    page.goto((out / "index.html").as_uri())
+    (figure,) = page.locator("figure").all()  # "ratio" could not be drawn
+    figure.scroll_into_view_if_needed()
+    figure.locator(".plot svg.main-svg").first.wait_for()
+    assert "gradient-norm" in figure.locator("h3").inner_text()
+    assert figure.locator("a").get_attribute("href") == "figures/gradient-norm.html"
+    assert "Not made: it cannot be drawn." in page.locator(".missing").all_inner_texts()[-1]
+
+
+ABOUT = {"title": "t", "introduction": "", "facts": {}, "calls": []}
+EMPTY = {"about": ABOUT, "claims": [], "tables": [], "figures": [], "comparisons": []}
+
+
+def test_figures_without_data_are_linked(page, tmp_path):
+    """claims.json of an earlier version names files only."""
+    figure = {"name": "a", "sentence": "a figure", "files": ["a figure.html"], "why": ""}
     path = tmp_path / "index.html"
-    path.write_text(
-        write_page(
-            {"about": about, "claims": [], "tables": [], "figures": [figure], "comparisons": []}
-        ),
-        encoding="utf-8",
-    )
+    document = reproduction_document(EMPTY | {"figures": [figure]}, tmp_path)
+    path.write_text(write_page(document), encoding="utf-8")
     page.goto(path.as_uri())
-    picture = page.locator(".picture img")
-    page.wait_for_function(
-        "picture => picture.complete && picture.naturalWidth === 70", arg=picture.element_handle()
-    )
-    assert page.locator(".picture").get_attribute("href") == "a%20figure.html"
+    assert page.locator("main a").get_attribute("href") == "a%20figure.html"
 
 
-def test_whatever_is_in_the_document_is_text(page, tmp_path):
+def test_everything_in_the_document_is_shown_as_text(page, tmp_path):
     bad = "<script>document.title = 'ran'</script>\"'&"
     finding = {"where": bad, "verdict": "holds", "sentence": bad, "headers": [bad], "rows": [[bad]]}
+    claim = {"name": bad, "title": bad, "paper": bad, "measure": bad}
+    table = {"name": bad, "title": bad, "file": bad, "groups": [[bad, [bad]]], "rows": [[[bad]]]}
     document = {
-        "about": {"title": bad, "introduction": bad, "facts": {bad: bad}, "notes": [bad]},
-        "claims": [
-            {
-                "name": bad,
-                "title": bad,
-                "paper": bad,
-                "measure": bad,
-                "findings": [finding],
-                "notes": [bad],
-            }
-        ],
+        "about": ABOUT | {"title": bad, "introduction": bad, "facts": {bad: bad}, "notes": [bad]},
+        "claims": [claim | {"findings": [finding], "notes": [bad]}],
         "tables": [
-            {
-                "name": bad,
-                "title": bad,
-                "file": bad,
-                "groups": [[bad, [bad]]],
-                "rows": [[[bad]]],
-                "notes": [bad],
-                "why": "",
-            },
+            table | {"notes": [bad], "why": ""},
             {"name": "t", "title": bad, "file": "", "why": bad},
         ],
         "figures": [
-            {"name": bad, "sentence": bad, "files": [bad], "why": ""},
-            {"name": bad, "sentence": bad, "files": [], "why": bad},
+            {"name": bad, "sentence": bad, "files": [bad], "plot": "", "why": ""},
+            {"name": bad, "sentence": bad, "files": [], "plot": "", "why": bad},
         ],
-        "comparisons": [{"name": bad, "title": bad, "files": [bad], "why": ""}],
+        "comparisons": [
+            {"name": bad, "title": bad, "files": [bad], "why": ""},
+            {"name": bad, "title": bad, "files": [], "why": bad},
+        ],
     }
     path = tmp_path / "index.html"
-    path.write_text(write_page(document), encoding="utf-8")
+    written = write_page(reproduction_document(document, tmp_path))
+    path.write_text(written, encoding="utf-8")
     page.goto(path.as_uri())
     assert page.title() == bad
-    assert page.locator("script").count() == 0
-    assert "✓ holds" in page.locator("article").inner_text()  # a verdict is a word and a symbol
+    assert bad in page.locator("main").inner_text()
+    assert page.locator("main script").count() == 0
+    # A verdict is a word and a symbol.
+    assert "✓ holds" in page.locator("article.claim").inner_text()
+
+
+def test_the_list_names_every_item_and_scale():
+    text = list_items().text()
+    assert all(f"\n{name} " in f"\n{text}" for name in (*ITEMS, *SCALES))
+    plain = json.loads(json.dumps(list_items().plain()))
+    assert [item["name"] for item in plain["items"]] == list(ITEMS)
+    assert [scale["name"] for scale in plain["scales"]] == list(SCALES)
 
 
 @pytest.mark.parametrize(
@@ -275,21 +279,28 @@ def test_whatever_is_in_the_document_is_text(page, tmp_path):
         (["accuracy-std"], [("sweep", 2, 1)]),
         (["table-3", "landscape"], [("seeds", 2, 3)]),
         (["tsne", "eigenspectrum"], [("methods", 6, 1)]),
-        (["table-1"], [("methods", len(HOMES), 1)]),
+        (["table-1"], [("methods", len(METHOD_NAMES), 1)]),
         (["claims"], [("seeds", 2, 3), ("sweep", 2, 3), ("two-processes", 1, 3)]),
         (
             list(ITEMS),
-            [("seeds", 2, 3), ("sweep", 2, 3), ("methods", len(HOMES), 1), ("two-processes", 1, 3)],
+            [
+                ("seeds", 2, 3),
+                ("sweep", 2, 3),
+                ("methods", len(METHOD_NAMES), 1),
+                ("two-processes", 1, 3),
+            ],
         ),
     ],
 )
-def test_only_the_runs_that_names_need(names, expected, tmp_path):
-    """Of each kind of comparison: methods and seeds."""
+def test_only_the_runs_that_items_need(names, expected, tmp_path):
+    """Each comparison has the methods and seeds that the items need."""
     scale = SCALES["minutes"]
-    work = Work(scale, names, scale.sets, [], tmp_path, Place(None, "cpu", None), 3, "")
-    assert [(part.kind, len(part.methods), part.seeds) for part in work.parts] == expected
+    plan = make_plan(names, scale, tmp_path, num_seeds=3, data=None, runtime=Runtime(device="cpu"))
+    assert [
+        (planned.kind, len(planned.methods), planned.num_seeds) for planned in plan.comparisons
+    ] == expected
     if names == ["accuracy-std"]:
-        assert work._count() == (len(scale.weights) + 1, 0)
+        assert plan.count_runs() == (len(scale.weights) + 1, 0)
 
 
 def test_two_processes_are_started_by_torchrun(monkeypatch):
@@ -332,7 +343,7 @@ def test_two_processes_are_started_by_torchrun(monkeypatch):
             "imagenet cannot be downloaded without an account",
         ),
         (["all", "--scale", "minutes", "--data", "."], "a folder takes --scale hours"),
-        (["all", "--scale", "hours", "--data", "nowhere"], "there is no set or folder 'nowhere'"),
+        (["all", "--scale", "hours", "--data", "nowhere"], "'nowhere'"),
         (["all", "--scale", "minutes", "--seeds", "0"], "1 or more"),
     ],
 )
@@ -354,10 +365,11 @@ def test_under_torchrun_it_is_refused(tmp_path, monkeypatch, capfd):
     assert "without torchrun" in capfd.readouterr().err
 
 
-def test_of_sets_that_are_partly_there_the_others_are_named(tmp_path, monkeypatch):
+def test_missing_datasets_are_named(tmp_path):
     (tmp_path / "cifar-10-batches-bin").mkdir()
-    sets, missing = reproduce._at_hand(SCALES["paper"], None, Place(tmp_path, None, None))
-    assert [(setup.source, setup.kinds) for setup in sets] == [
+    runtime = Runtime(device="cpu", root=tmp_path)
+    setups, missing = available_setups(SCALES["paper"], None, runtime)
+    assert [(setup.source, setup.kinds) for setup in setups] == [
         ("cifar10", ("seeds", "sweep", "two-processes"))
     ]
     assert [sentence.split()[0] for sentence in missing] == [
@@ -366,13 +378,55 @@ def test_of_sets_that_are_partly_there_the_others_are_named(tmp_path, monkeypatc
         "imagewoof",
         "imagenet",
     ]
-    work = Work(
-        SCALES["paper"], list(ITEMS), sets, missing, tmp_path, Place(tmp_path, "cpu", None), 3, ""
+    plan = make_plan(
+        list(ITEMS), SCALES["paper"], tmp_path, num_seeds=3, data=None, runtime=runtime
     )
-    assert "runs (every method, one seed) that this scale makes on imagenet" in work._why("table-1")
+    assert [note.split()[2] for note in plan.notes] == [s.split()[0] for s in missing]
+    why = Outputs(plan, {}).why_missing("table-1")
+    assert "runs (every method, one seed) that this scale makes on imagenet" in why
     (tmp_path / "imagenette2-320").mkdir()
-    sets, _ = reproduce._at_hand(SCALES["hours"], None, Place(tmp_path, None, None))
-    assert [(setup.source, len(setup.kinds)) for setup in sets] == [
+    setups, _ = available_setups(SCALES["hours"], None, runtime)
+    assert [(setup.source, len(setup.kinds)) for setup in setups] == [
         ("cifar10", 4),
         ("imagenette", 1),
     ]
+
+
+def test_imagenet_is_trained_on_all_gpus():
+    imagenet = SCALES["paper"].datasets[-1]
+    for num_gpus, expected in ((0, 1), (1, 1), (8, 8)):
+        (planned,) = plan_comparisons(["table-1"], [imagenet], SCALES["paper"], 3, num_gpus)
+        assert (planned.kind, planned.num_processes) == ("methods", expected)
+
+
+def test_one_gpu_cannot_train_by_two_processes(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan_module, "_count_gpus", lambda runtime: 1)
+    plan = make_plan(
+        ["claims"], SCALES["minutes"], tmp_path, num_seeds=3, data=None, runtime=Runtime("cpu")
+    )
+    assert [planned.kind for planned in plan.comparisons] == ["seeds", "sweep"]
+    assert "SMI was not trained by two processes" in plan.notes[-1]
+
+
+def test_the_function_is_quiet_and_returns_the_page(tmp_path, capfd):
+    index = reproduce(["table-2"], scale="minutes", out=tmp_path / "r", quiet=True)
+    assert index == tmp_path / "r" / "index.html"
+    assert index.is_file()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_entries_of_an_earlier_version_stay_on_the_page(tmp_path):
+    """That version wrote neither `datasets` nor the data of figures."""
+    index = reproduce(["table-2"], scale="minutes", out=tmp_path, quiet=True)
+    path = tmp_path / "claims.json"
+    document = json.loads(path.read_text())
+    del document["about"]["datasets"]
+    document["about"]["facts"] = {"Images": "digits (recipe digits)"}
+    figure = {"name": "ratio", "sentence": "a ratio", "files": ["figures/ratio.html"], "why": ""}
+    document["figures"] = [figure]
+    path.write_text(json.dumps(document))
+    reproduce(["table-2"], scale="minutes", out=tmp_path, quiet=True)
+    document = json.loads(path.read_text())
+    assert document["figures"] == [figure]
+    assert document["about"]["facts"]["Datasets"] == "digits (recipe digits)"
+    assert 'href="figures/ratio.html"' in index.read_text(encoding="utf-8")

@@ -1,22 +1,24 @@
-"""Tables: the paper's numbers to the digit, ours in columns of their own."""
+"""Check that tables hold the paper's numbers to the digit, and ours in separate columns."""
 
+import csv
+import io
 import json
 
 import pytest
 
 from smi.errors import UserError
 from smi.paper import numbers as paper
-from smi.paper.cost import costs, giga
+from smi.paper.cost import count_costs, giga
 from smi.paper.table_1 import table_1
 from smi.paper.table_2 import table_2
 from smi.paper.table_3 import table_3
-from smi.paper.tables import print_table
+from smi.paper.tables import make_table
 from smi.runs.run import Run
 from smi.tables import percent
 from support.made_up import write_result, write_run
 
 
-def test_the_papers_numbers_are_whole():
+def test_the_papers_numbers_are_complete():
     assert len(paper.TABLE_1) == 12
     ours = paper.TABLE_1[-1]
     assert (ours.name, ours.top1, ours.top5, ours.epochs) == ("SMI", 71.41, 90.0, 300)
@@ -31,7 +33,7 @@ def test_the_papers_numbers_are_whole():
 
 def test_table_2_is_the_paper_and_what_is_counted():
     for row in paper.TABLE_2:
-        (ours,) = [cost for cost in costs() if cost.loss == row.loss]
+        (ours,) = [cost for cost in count_costs() if cost.loss == row.loss]
         assert (f"{row.gflops:.2f}", row.entries) == (giga(ours.paper_macs), ours.entries)
         assert (row.global_batch_norm, row.gather) == (ours.global_batch_norm, ours.gather)
     lines = table_2().text().splitlines()
@@ -49,9 +51,7 @@ def test_table_1_puts_ours_beside_the_papers(tmp_path):
         ("digits", "support.homemade.Net", "3", "no", "80.0", "95.0", "linear"),
     )
     assert rows["SimCLR", "300"][1][4] == "70.0"
-    assert (
-        rows["SimCLR", "1000"][1][4] == "-"
-    )  # ours once: where the paper trained for about as long
+    assert rows["SimCLR", "1000"][1][4] == "-"  # ours stands once, at the nearest number of epochs
     assert rows["NT-Xent (reproduced)", "300"][1][4] == "-"
     assert rows["VICReg", "-"] == (
         ("-",) * 4,
@@ -77,7 +77,7 @@ def test_the_same_seed_twice_is_not_two_seeds(tmp_path):
     found = [here for _, _, here in table_1(runs).rows if "digits" in here]
     assert [here[0] for here in found] == [
         str(run.folder) for run in runs
-    ]  # told apart, each for itself
+    ]  # two rows, with their folders as labels
     assert [here[5] for here in found] == ["80.0", "80.0"]
 
 
@@ -111,7 +111,7 @@ def test_rows_of_a_sweep_say_their_value(tmp_path):
     ],
 )
 def test_differences_of_table_3_are_paired_by_seed(ours, said, tmp_path):
-    """Seeds that differ a lot, methods that hardly do: over the seeds that both have."""
+    """Seeds differ a lot and methods little; only seeds that both methods have count."""
     for method, scores in {"BarlowTwins": (0.5, 0.7, 0.9), "SMI": ours}.items():
         for seed, top1 in enumerate(scores):
             write_result(write_run(tmp_path / method / str(seed), method, seed=seed), top1)
@@ -144,7 +144,7 @@ def test_table_3_pairs_runs_of_one_setting(tmp_path):
         / next(p.name for p in (runs[1].folder / "eval").glob("linear-cifar10*"))
     ).unlink()
     rows = {left[0]: here for left, _, here in table_3(runs).rows}
-    assert rows["CIFAR-10"][:3] == ("40.0", "60.0", "+20.0")  # under the protocol that both have
+    assert rows["CIFAR-10"][:3] == ("40.0", "60.0", "+20.0")  # the protocol that both have
 
 
 def test_table_3_says_what_is_not_identical(tmp_path):
@@ -158,31 +158,47 @@ def test_table_3_says_what_is_not_identical(tmp_path):
     assert [here[2] for left, _, here in table.rows if here[0] != "-" or here[1] != "-"] == [
         "-",
         "-",
-    ]  # no difference of unequals
+    ]  # no difference between unequal settings
     assert any(
-        "Not identical on digits: epochs: 2 of Barlow Twins, 3 of SMI" in note
+        "Not identical on digits: epochs is 2 for Barlow Twins, 3 for SMI" in note
         for note in table.notes
     )
 
 
-def test_printed_as_text_markdown_and_json(tmp_path, capsys):
+def test_text_markdown_csv_and_json(tmp_path):
     run = write_run(tmp_path / "a")
     with pytest.raises(UserError, match=r"run `smi evaluate .* --protocol linear`"):
-        print_table(1, [run.folder])
+        make_table(1, [run.folder])
     write_result(run, 0.8)
     for number in (1, 3):
-        print_table(number, [run.folder])
-        text = capsys.readouterr().out
-        assert "paper" in text.splitlines()[2]
-        assert "here" in text.splitlines()[2]
-        print_table(number, [run.folder], form="markdown")
-        lines = capsys.readouterr().out.splitlines()
+        table = make_table(number, [run.folder])
+        assert "paper" in table.text().splitlines()[2]
+        assert "here" in table.text().splitlines()[2]
+        lines = table.markdown().splitlines()
         assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
         assert any("**80.0**" in line for line in lines)  # ours
-        print_table(number, [run.folder], form="json")
-        rows = json.loads(capsys.readouterr().out)["rows"]
-        assert all({"paper", "here"} <= row.keys() for row in rows)
+        assert list(csv.DictReader(io.StringIO(table.csv())))[-1]["here: Protocol"] == "linear"
+        document = json.loads(table.json())
+        assert list(document) == ["table", "title", "rows", "notes"]
+        assert document["table"] == number
+        assert all({"paper", "here"} <= row.keys() for row in document["rows"])
+
+
+def test_mistakes_are_user_errors(tmp_path):
+    run = write_run(tmp_path / "a")
+    write_result(run, 0.8)
     with pytest.raises(UserError, match="give none"):
-        print_table(2, [run.folder])
+        make_table(2, [run.folder])
+    with pytest.raises(UserError, match="is given twice"):
+        make_table(1, [run.folder, run.folder])
     with pytest.raises(UserError, match="there is no table 4"):
-        print_table(4)
+        make_table(4)
+    with pytest.raises(UserError, match="name the folder of a comparison"):
+        make_table("comparison")
+
+
+def test_runs_evaluated_on_another_dataset(tmp_path):
+    run = write_run(tmp_path / "a")
+    write_result(run, 0.8)
+    with pytest.raises(UserError, match="results on cifar10 yet"):
+        make_table(1, [run.folder], data="cifar10")

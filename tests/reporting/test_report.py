@@ -1,5 +1,6 @@
-"""`smi report` from runs' folders to the page: all parts, missing parts, comparisons, and what is kept."""
+"""Reports from the folders of runs to the page: all parts, missing parts, and comparisons."""
 
+import html
 import json
 import re
 import shutil
@@ -12,257 +13,190 @@ import yaml
 from PIL import Image
 from sklearn.datasets import load_digits
 
-import smi
+from smi.device import Runtime
 from smi.errors import UserError
 from smi.evaluation.evaluate import evaluate
-from smi.reporting.document import Gathered
-from smi.reporting.portrait import Painter, Portrait
+from smi.reporting.document import ReportDocument
+from smi.reporting.portrait import Portrait
 from smi.reporting.report import report
-from smi.reporting.runs import find
+from smi.reporting.runs import find_runs
 
-SETTINGS = {
-    "method.widths": [32, 32],
-    "encoder.channels": [8, 8, 16, 16],
-    "views.size": 16,
-    "data.images": 256,
-    "log.every": 2,
-}
+ONE_WORKER = Runtime(num_workers=1)
 
 
-@pytest.fixture(scope="session")
-def compared(tmp_path_factory):
-    """Two methods of one epoch on digits, each also as a second seed that is a copy, in the folder of a comparison."""
-    from smi.comparison.comparison import Comparison, Row, Trained
-
-    folder = tmp_path_factory.mktemp("compared")
-    rows = []
-    for method in ("SMI", "BarlowTwins"):
-        runs = []
-        for seed in (0, 1):
-            where = folder / "runs" / method / f"seed-{seed}"
-            if seed == 0:
-                smi.pretrain(
-                    "digits",
-                    out=where,
-                    method=method,
-                    encoder="resnet-small",
-                    epochs=1,
-                    batch_size=64,
-                    settings=SETTINGS,
-                )
-                results = evaluate([where], protocols=["knn", "linear-cached"])[0][1]
-            else:
-                shutil.copytree(where.with_name("seed-0"), where)
-                config = yaml.safe_load((where / "config.yaml").read_text())
-                (where / "config.yaml").write_text(yaml.safe_dump(config | {"seed": 1}))
-            runs.append(
-                Trained.read(
-                    where, seed=seed, command=f"smi pretrain digits --seed={seed}", results=results
-                )
-            )
-        rows.append(Row(method, None, method, tuple(runs), 1.5))
-    Comparison(tuple(rows), (0, 1), None, {"recipe": "digits", "device": "here"}).write(folder)
-    report([folder], folder / "report.html")  # what takes long is kept from here on
-    return folder
-
-
-@pytest.fixture
-def runs(compared, tmp_path):
-    """Copies that may be changed."""
-    return [
-        shutil.copytree(compared / "runs" / method / "seed-0", tmp_path / method)
-        for method in ("SMI", "BarlowTwins")
-    ]
-
-
-def data_of(page):
+def read_data(page):
     return json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
 
 
-def titles(page):
-    return re.findall(r"<h3>(.*?)</h3>|<caption>(.*?)</caption>", page)
+def read_titles(page):
+    titles = re.findall(r"<h3>(.*?)</h3>|<caption>(.*?)</caption>", page)
+    return [heading or caption for heading, caption in titles]
+
+
+def read_missing(page):
+    """Return the sentences that say why something is missing, without markup."""
+    sentences = re.findall(r'<p class="missing">(.*?)</p>', page, re.DOTALL)
+    return [html.unescape(re.sub(r"<[^>]+>", "", sentence)) for sentence in sentences]
 
 
 def test_a_report_of_two_runs_has_every_part(runs, tmp_path, capsys):
     out = report(runs, tmp_path / "report.html")
-    page, said = out.read_text(encoding="utf-8"), capsys.readouterr().out
-    assert f"{out}: 2 runs" in said
+    page, printed = out.read_text(encoding="utf-8"), capsys.readouterr().out
+    assert f"{out}: 2 runs" in printed
     assert len(page.encode()) < 10_000_000
-    found = {title or caption for title, caption in titles(page)}
     assert {
         "Health",
+        "Training setup",
         "Each run",
         "Loss",
-        "Accuracy of nearest neighbours",
+        "kNN accuracy",
         "Gradient norm",
-        "Feature std",
+        "Feature standard deviation",
         "Redundancy ÷ alignment",
         "Effective rank",
-        "How many directions features use",
-        "How evenly coordinates vary",
-        "Features in three dimensions (t-SNE)",
-        "Accuracy against feature std",
-        "Feature std and accuracy",
-        "Images, and what pretraining sees of them",
+        "Eigenspectrum of the features",
+        "Variance of each feature",
+        "3-D t-SNE of the features",
+        "Accuracy against feature standard deviation",
+        "Feature standard deviation and accuracy by dataset",
+        "Images and their augmented views",
         "Positive pairs, sorted by dependency",
-        "What a pair costs: the landscape of the objective",
+        "Loss landscape of a pair",
         "Nearest neighbours",
-        "Where encoders look: energy maps",
+        "Energy maps of the encoders",
         "Accuracy on held-out images of digits",
-    } <= found
-    data = data_of(page)
-    (sample,) = data["samples"].values()  # both runs are shown the same images
-    assert (
-        len(sample["names"]) == len(sample["pictures"]) == len(data["clouds"][0]["places"]) == 183
-    )
-    assert len(data["clouds"]) == 2
+    } <= set(read_titles(page))
+    data = read_data(page)
+    (sample,) = data["samples"].values()  # both runs show the same images
+    assert len(sample["names"]) == len(sample["pictures"]) == 183
+    assert [len(cloud["points"]) for cloud in data["clouds"]] == [183, 183]
     assert sample["classes"] == [str(digit) for digit in range(10)]
-    rho = [float(words.replace("−", "-")) for words in re.findall(r"<p>M = ([−\d.]+), ρ", page)]
-    assert len(rho) == 24
-    assert rho[:12] == sorted(rho[:12])
+    captions = re.findall(r"<p>M = ([−\d.]+), ρ", page)
+    dependencies = [float(number.replace("−", "-")) for number in captions]
+    assert len(dependencies) == 24
+    assert dependencies[:12] == sorted(dependencies[:12])
     assert "smi pretrain config.yaml --out runs/again" in page
-    assert "redundancy_weight:" in page  # the whole configuration
+    assert "redundancy_weight:" in page  # the complete configuration
     assert "--protocol linear`" not in page  # commands are code
-    assert "has no linear results yet" in page  # the one figure whose evaluation takes longer
+    (missing,) = read_missing(page.split("</noscript>")[1])
+    assert "has no linear results yet" in missing  # the one figure with a slow evaluation
 
 
-def test_what_took_long_is_kept_until_it_is_damaged_or_of_other_weights(
-    runs, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(
-        Painter,
-        "paint",
-        lambda self: Portrait({}, {"images": f"{self.run.folder.name} painted again"}),
-    )
-    kept = list((runs[0] / "figures").glob("portrait-*.json"))
-    assert len(kept) == 1
-    page = report(runs, tmp_path / "a.html").read_text()
-    assert "painted again" not in page
-    assert len(data_of(page)["clouds"]) == 2
-    found = json.loads(kept[0].read_text())
-    assert found["again"] is False
-    kept[0].write_text(
-        json.dumps(found | {"again": True})
-    )  # images to pretrain on were; they may be there now
-    assert "SMI painted again." in report(runs, tmp_path / "c.html").read_text()
-    kept[0].write_text("{")  # cut short
-    with (runs[1] / "checkpoints" / "last.pt").open("ab") as file:
-        file.write(b"0")
-    page = report(runs, tmp_path / "b.html").read_text()
-    assert "SMI painted again." in page
-    assert "BarlowTwins painted again." in page
+def test_a_quiet_report_prints_nothing(runs, tmp_path, capfd):
+    assert report(runs, tmp_path / "report.html", quiet=True).is_file()
+    assert capfd.readouterr() == ("", "")
 
 
-def test_a_comparison_begins_with_its_tables_and_looks_into_one_seed_of_each_row(compared):
+def test_a_comparison_begins_with_its_tables_and_shows_one_seed_of_each_row(compared):
     page = (compared / "report.html").read_text()
-    assert [caption for _, caption in titles(page) if caption][:2] == [
+    captions = re.findall(r"<caption>(.*?)</caption>", page)
+    assert captions[:2] == [
         "Mean and 95 % interval over 2 seeds",
         "Differences to SMI in percentage points, paired by seed",
     ]
-    assert "one run is looked into here, seed 0" in page
+    assert "one run of each row is shown, seed 0." in page
     assert "smi pretrain digits --seed=1" in page
-    data = data_of(page)
+    data = read_data(page)
     loss = next(
         plot
         for plot in data["plots"]
-        if "loss, between" in plot["layout"].get("yaxis", {}).get("title", {}).get("text", "")
+        if [trace["name"] for trace in plot["data"][:3]] == ["SMI, seed 0", "SMI, seed 1", "SMI"]
     )
-    ours, rival = (
-        ["SMI, seed 0", "SMI, seed 1", "SMI"],
-        ["Barlow Twins, seed 0", "Barlow Twins, seed 1", "Barlow Twins"],
-    )
-    assert [trace["name"] for trace in loss["data"]] == [*ours, *rival]
+    assert [trace["name"] for trace in loss["data"][3:]] == [
+        "Barlow Twins, seed 0",
+        "Barlow Twins, seed 1",
+        "Barlow Twins",
+    ]
     assert [trace["showlegend"] for trace in loss["data"]] == [False, False, True] * 2
-    assert (
-        loss["data"][0]["line"]["color"]
-        == loss["data"][2]["line"]["color"]
-        != loss["data"][3]["line"]["color"]
-    )
+    colours = [trace["line"]["color"] for trace in loss["data"]]
+    assert colours[0] == colours[2] != colours[3]
     summary = next(
         plot
         for plot in data["plots"]
         if any(trace.get("x") == ["SMI", "Barlow<br>Twins"] for trace in plot["data"])
     )
-    assert (
-        sum("± 0.0" in note["text"] for note in summary["layout"]["annotations"]) == 2
-    )  # the second seed is a copy
+    intervals = ["± 0.0" in note["text"] for note in summary["layout"]["annotations"]]
+    assert sum(intervals) == 2  # the second seed is a copy
     assert len(data["clouds"]) == 2
 
 
-def test_runs_with_parts_missing_still_get_a_report(runs, tmp_path):
-    unfinished, gone = runs
+def test_runs_with_missing_parts_still_get_a_report(runs, tmp_path):
+    unfinished, moved = runs
     about = json.loads((unfinished / "run.json").read_text())
-    (unfinished / "run.json").write_text(json.dumps(about | {"status": "stopped: the loss is nan"}))
+    (unfinished / "run.json").write_text(json.dumps(about | {"status": "stopped: the loss is NaN"}))
     shutil.rmtree(unfinished / "checkpoints")
     shutil.rmtree(unfinished / "eval")
     lines = (unfinished / "metrics.jsonl").read_text().splitlines()
-    (unfinished / "metrics.jsonl").write_text(
-        "\n".join([*lines[:3], json.dumps(json.loads(lines[0]) | {"loss": None})]) + "\n"
-    )
-    config = yaml.safe_load((gone / "config.yaml").read_text())
+    last = json.dumps(json.loads(lines[0]) | {"loss": None})
+    (unfinished / "metrics.jsonl").write_text("\n".join([*lines[:3], last]) + "\n")
+    config = yaml.safe_load((moved / "config.yaml").read_text())
     config["data"]["source"] = str(tmp_path / "gone")
-    (gone / "config.yaml").write_text(yaml.safe_dump(config))
-    page = report(runs, tmp_path / "report.html").read_text()
-    assert "has no checkpoint yet" in page
-    assert re.search(r"there is no folder|is not a folder|There is no", page)
-    assert f"smi evaluate {unfinished}" in page
-    assert "was not evaluated yet" in page
+    (moved / "config.yaml").write_text(yaml.safe_dump(config))
+    missing = read_missing(report(runs, tmp_path / "report.html").read_text())
+    (encoder, *_) = [
+        sentence for sentence in missing if sentence.startswith("Missing: SMI, digits.")
+    ]
+    assert f"{unfinished} has no checkpoint yet" in encoder
+    (images, *_) = [
+        sentence for sentence in missing if sentence.startswith("Missing: Barlow Twins, gone.")
+    ]
+    assert str(tmp_path / "gone") in images
+    assert f"SMI, digits is not evaluated yet: smi evaluate {unfinished}" in missing
 
 
-def test_photographs_without_labels_have_a_cloud_without_colours(runs, tmp_path):
+def test_images_without_labels_are_drawn_without_colours(runs, tmp_path):
     folder = tmp_path / "photographs"
     folder.mkdir()
     for i, digit in enumerate(load_digits().images[:24]):
-        Image.fromarray((digit * 15).astype("uint8")).resize((20, 20)).save(
-            folder / f"<b onclick=x>{i}.png"
-        )
-    page = report(runs[:1], tmp_path / "report.html", data=folder, num_workers=1).read_text()
-    (sample,) = data_of(page)["samples"].values()
+        picture = Image.fromarray((digit * 15).astype("uint8")).resize((20, 20))
+        picture.save(folder / f"<b onclick=x>{i}.png")
+    page = report(runs[:1], tmp_path / "report.html", data=folder, runtime=ONE_WORKER).read_text()
+    (sample,) = read_data(page)["samples"].values()
     assert sample["labels"] is None
-    assert sample["names"][0].startswith("<b onclick=x>")  # as text: never as HTML
+    assert sample["names"][0].startswith("<b onclick=x>")  # as text, never as HTML
     assert "<b onclick" not in page
-    assert "They have no labels to colour them by." in page
+    assert "The images have no labels to colour them by." in page
 
 
-def test_of_an_encoder_that_diverged_every_part_says_so(runs, tmp_path):
+def test_every_part_says_so_if_an_encoder_diverged(runs, tmp_path):
     state = torch.load(runs[0] / "checkpoints" / "last.pt", weights_only=True)
     for name, weights in state["method"].items():
         if name.startswith("encoder.") and weights.is_floating_point():
             weights.fill_(torch.nan)
     torch.save(state, runs[0] / "checkpoints" / "last.pt")
     page = report(runs, tmp_path / "report.html").read_text()
-    for sentence in (
-        "Not in “How many directions features use”: SMI. Features of all images are the same (or not finite)",
-        "Not in “How evenly coordinates vary”: SMI. Features of some images are not finite",
-        "so t-SNE has nothing to arrange",
-        "Embeddings of SMI are not finite: training diverged",
-        "Features are not finite, so no image is near another",
-        "are not finite, so they have no energy",
+    missing = read_missing(page)
+    for start, words in (
+        ("Not in “Eigenspectrum of the features”: SMI. ", "not finite"),
+        ("Not in “Variance of each feature”: SMI. ", "not finite"),
+        ("The embeddings of SMI are ", "so there are no pairs to show"),
+        ("Features are not finite, so images have no nearest neighbours", "training diverged"),
+        ("", "t-SNE has nothing to arrange"),
+        ("", "so they have no energy"),
     ):
-        assert sentence in page
-    assert len(data_of(page)["clouds"]) == 1  # of the other run, which is none the worse
+        matches = [sentence for sentence in missing if sentence.startswith(start)]
+        assert any(words in sentence for sentence in matches), (start, missing)
+    assert len(read_data(page)["clouds"]) == 1  # of the other run, which is intact
 
 
-def test_names_that_are_no_text(runs, tmp_path):
-    """A name on a disk is bytes: of the folder, of a class and of a file."""
+def test_names_that_are_not_text(runs, tmp_path):
+    """The names of a folder, a class and a file are bytes on a disk."""
     folder = tmp_path / "caf\udce9"
     try:
         for i, digit in enumerate(load_digits().images[:36]):
             place = folder / ("val" if i % 3 == 0 else "train") / f"\udcff{i % 2}"
             place.mkdir(parents=True, exist_ok=True)
-            Image.fromarray((digit * 15).astype("uint8")).resize((20, 20)).save(
-                place / f"{i}\udcfe.png"
-            )
+            picture = Image.fromarray((digit * 15).astype("uint8")).resize((20, 20))
+            picture.save(place / f"{i}\udcfe.png")
     except OSError:
-        pytest.skip("this file system wants names to be text")
-    evaluate(runs[:1], protocols=["knn"], data=folder, num_workers=1)
-    page = report(runs[:1], tmp_path / "report.html", data=folder, num_workers=1).read_text(
-        encoding="utf-8"
-    )
-    (sample,) = data_of(page)["samples"].values()
+        pytest.skip("this file system requires names to be text")
+    evaluate(runs[:1], protocols=["knn"], data=folder, runtime=ONE_WORKER)
+    out = report(runs[:1], tmp_path / "report.html", data=folder, runtime=ONE_WORKER)
+    page = out.read_text(encoding="utf-8")
+    (sample,) = read_data(page)["samples"].values()
     assert sample["classes"] == ["\\udcff0", "\\udcff1"]
     assert sample["names"][0] == "val/\\udcff0/0\\udcfe.png"
-    assert "Accuracy on held-out images of caf\\udce9" in page
+    assert "Accuracy on held-out images of caf\\udce9" in read_titles(page)
 
 
 @pytest.mark.parametrize(
@@ -271,29 +205,53 @@ def test_names_that_are_no_text(runs, tmp_path):
         (["nowhere"], "a.html", "there is no run or comparison nowhere"),
         (["."], "a.pdf", "must end in .html"),
         (["."], "nowhere/a.html", "there is no folder nowhere"),
+        (["."], "folder.html", "folder.html is a folder"),
         ([], "a.html", "name the folder"),
         (["."], "a.html", "is not a run"),
+        ([".", "../work"], "a.html", "is given twice"),
     ],
 )
-def test_a_mistake_is_a_sentence(sources, out, sentence, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_mistake_is_one_sentence(sources, out, sentence, tmp_path, monkeypatch):
+    (tmp_path / "work" / "folder.html").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work")
     with pytest.raises(UserError, match=re.escape(sentence)):
         report(sources, out)
 
 
 def test_the_command_refuses_before_it_computes(tmp_path):
-    words = [sys.executable, "-m", "smi", "report", "nowhere", "--out", "report.html"]
-    result = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "smi", "report", "nowhere", "--out", "report.html"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr.count("\n")) == (2, 1)
     assert "there is no run or comparison nowhere" in result.stderr
 
 
-def test_one_run_alone_needs_no_choosing(runs):
-    shown, _ = find(runs[:1])
-    assert (
-        Gathered(shown, {}, {"SMI": Portrait({}, {"encoder": "none"})}).document().title
-        == "SMI on digits"
-    )
+def test_a_page_about_one_run_has_no_suffix_in_its_title(runs):
+    report_runs, _ = find_runs(runs[:1])
+    document = ReportDocument(report_runs, {}, {"SMI": Portrait({}, {"encoder": "none"})})
+    assert document.build().title == "SMI on digits"
+
+
+def test_thinning_leaves_fewer_images_in_the_cloud(compared):
+    report_runs, comparisons = find_runs([compared])
+    part = {
+        "names": [f"image {i}" for i in range(10)],
+        "pictures": ["data:image/png;base64,AA=="] * 10,
+        "labels": list(range(10)),
+        "classes": None,
+        "of": "images",
+        "data": "digits",
+        "places": [[0.0, 0.0, float(i)] for i in range(10)],
+    }
+    portraits = {row: Portrait(part, {}) for row in ("SMI", "Barlow Twins")}
+    document = ReportDocument(report_runs, comparisons, portraits)
+    for thinning, count in ((1, 10), (4, 3)):
+        built = document.build(thinning)
+        (sample,) = built.samples.values()  # shared by both rows
+        assert len(sample.names) == count
+        chooser = next(block for block in built.tabs["Features"] if hasattr(block, "options"))
+        (cloud,) = chooser.options["SMI"]
+        assert [point[2] for point in cloud.points] == list(range(0, 10, thinning))
+        assert ("One in 4 is shown" in cloud.caption) == (thinning == 4)
 
 
 def test_a_report_in_a_browser(compared, page, drawn):

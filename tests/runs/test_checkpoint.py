@@ -1,13 +1,13 @@
-"""Files that are there whole or not at all."""
+"""Write files whole or not at all, and read checkpoints safely."""
 
 import json
 
 import pytest
 import torch
 
-from smi.runs.checkpoint import load, save, save_encoder
-from smi.files import write_text, write_whole
 from smi.errors import UserError
+from smi.files import write_text, write_whole
+from smi.runs.checkpoint import load, save, save_encoder
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path):
@@ -45,7 +45,9 @@ def test_text_and_encoder(tmp_path):
 
     write_text(tmp_path / "a.txt", "ä\n")
     assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "ä\n"
-    write_text(tmp_path / "a.json", json.dumps("ä\udce9", ensure_ascii=False))  # a file's name need not be text
+    write_text(
+        tmp_path / "a.json", json.dumps("ä\udce9", ensure_ascii=False)
+    )  # a file's name need not be text
     assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == "ä\udce9"
     save_encoder(tmp_path / "e.safetensors", {"w": torch.ones(2, 2).T}, {"encoder": "x"})
     with safe_open(tmp_path / "e.safetensors", "pt") as file:

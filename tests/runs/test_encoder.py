@@ -1,4 +1,4 @@
-"""smi.load: what a run left, ready to call, and its transform."""
+"""Load encoders of runs and files, and transform their input."""
 
 import io
 import json
@@ -12,37 +12,56 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import smi
-from smi.runs.checkpoint import save_encoder
 from smi.data import load as load_images
+from smi.device import Runtime
 from smi.errors import UserError
 from smi.evaluation import extract
 from smi.nn import create_encoder
+from smi.runs.checkpoint import save_encoder
 from smi.runs.encoder import Pretrained
 
-HEADER = {"encoder": {"name": "support.homemade.Net"}, "image_size": 16, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}
+HEADER = {
+    "encoder": {"name": "support.homemade.Net"},
+    "image_size": 16,
+    "mean": [0.5, 0.4, 0.3],
+    "std": [0.2, 0.3, 0.4],
+}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run") / "mine"
-    settings = {"data.images": 64, "log.probe_every": 0}
-    smi.pretrain("digits", out=folder, encoder="support.homemade.Net", epochs=1, batch_size=32, device="cpu", settings=settings)
+    overrides = {
+        "encoder": "support.homemade.Net",
+        "epochs": 1,
+        "batch_size": 32,
+        "data.images": 64,
+        "log.probe_every": 0,
+    }
+    smi.pretrain("digits", out=folder, overrides=overrides, runtime=Runtime(device="cpu"))
     return folder
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Of random weights, for squares of 24 pixels that become 16."""
+    """Write random weights of an encoder for squares of 24 pixels that are resized to 16."""
     encoder = create_encoder("support.homemade.Net", image_size=16)
     torch.nn.init.normal_(encoder.network.norm.running_mean)
     path = tmp_path / "net.safetensors"
-    save_encoder(path, encoder.network.state_dict(), HEADER | {"resolution": 24, "about": {"method": "SMI", "epoch": 3}})
+    save_encoder(
+        path,
+        encoder.network.state_dict(),
+        HEADER | {"resolution": 24, "about": {"method": "SMI", "epoch": 3}},
+    )
     return path
 
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> list[Path]:
-    """Wide, upright and turned by EXIF, transparent, a palette, grey; the JPEGs so large that they are decoded at a fraction."""
+    """Write wide, EXIF-rotated, transparent, palette and grey images.
+
+    The JPEGs are so large that they are decoded at a fraction of their size.
+    """
     folder = tmp_path / "pictures"
     folder.mkdir()
     colours = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
@@ -70,12 +89,16 @@ def test_a_run_and_its_file_are_one_encoder(run):
     for name in ("settings", "image_size", "resolution", "mean", "std", "dim"):
         assert getattr(ours, name) == getattr(filed, name)
     assert (ours.source, filed.source) == (run, run / "encoder.safetensors")
-    assert ours.about == filed.about == {"method": "SMI", "data": "digits", "seed": 0, "step": 2, "epoch": 1}
+    assert (
+        ours.about
+        == filed.about
+        == {"method": "SMI", "data": "digits", "seed": 0, "step": 2, "epoch": 1}
+    )
     assert ours.digest() == filed.digest()
 
 
 def test_a_run_gives_its_last_checkpoint(run, tmp_path):
-    """Not its encoder.safetensors, which an unfinished run has not."""
+    """An unfinished run has no encoder.safetensors."""
     shutil.copytree(run, tmp_path / "other")
     state = torch.load(tmp_path / "other" / "checkpoints" / "last.pt", weights_only=True)
     state["method"]["encoder.network.conv.weight"] *= 2
@@ -85,7 +108,7 @@ def test_a_run_gives_its_last_checkpoint(run, tmp_path):
     assert changed.digest() != smi.load(run).digest()
 
 
-def test_a_folder_of_nothing_but_the_file(file):
+def test_a_folder_with_only_the_exported_file(file):
     folder = file.parent / "exported"
     folder.mkdir()
     shutil.copy(file, folder / "encoder.safetensors")
@@ -102,9 +125,11 @@ def test_the_digest_is_of_names_values_and_shapes(file, tmp_path):
 
 
 def test_the_transform_is_what_evaluation_reads(file, pictures):
-    """To the bit, of whatever is given."""
+    """Compare to the bit, for every kind of input."""
     encoder = smi.load(file)
-    store = load_images(pictures[0].parent, "pretrain", resolution=24, largest_cache=0, num_workers=1)
+    store = load_images(
+        pictures[0].parent, "pretrain", resolution=24, max_cache_bytes=0, num_workers=1
+    )
     reference = extract(encoder, store, mean=encoder.mean, std=encoder.std, size=16)
     pixels = store[:]
     store.close()
@@ -118,21 +143,27 @@ def test_the_transform_is_what_evaluation_reads(file, pictures):
         with Image.open(path) as image:
             assert torch.equal(encoder.transform(str(path)), x[i : i + 1])
             assert torch.equal(encoder.transform(image), x[i : i + 1])
-    assert torch.equal(encoder.transform([Image.open(io.BytesIO(path.read_bytes())) for path in pictures]), x)
+    assert torch.equal(
+        encoder.transform([Image.open(io.BytesIO(path.read_bytes())) for path in pictures]), x
+    )
     assert not torch.equal(x[0], x[1])  # turned
     assert not torch.equal(x[0], x[2])  # on white
 
 
-def test_an_image_that_was_given_is_left_as_it_was(file, pictures):
+def test_the_given_image_is_not_changed(file, pictures):
     with Image.open(pictures[0]) as image:
         smi.load(file).transform(image)
         assert image.size == (300, 200)
         assert np.array_equal(np.asarray(image), np.asarray(Image.open(pictures[0])))
 
 
-def test_resolution_is_the_image_size_where_none_is_said(tmp_path):
+def test_the_default_resolution_is_the_image_size(tmp_path):
     path = tmp_path / "net.safetensors"
-    save_encoder(path, create_encoder("support.homemade.Net", image_size=16).network.state_dict(), HEADER | {"resolution": None})
+    save_encoder(
+        path,
+        create_encoder("support.homemade.Net", image_size=16).network.state_dict(),
+        HEADER | {"resolution": None},
+    )
     encoder = smi.load(path)
     assert isinstance(encoder, Pretrained)
     assert (encoder.resolution, encoder.image_size, encoder.about) == (16, 16, {})
@@ -146,18 +177,20 @@ def test_resolution_is_the_image_size_where_none_is_said(tmp_path):
         (torch.zeros(3, 8, 9, dtype=torch.uint8), "not uint8 [3, 8, 9]"),
         ("nowhere.png", "nowhere.png cannot be read: No such file or directory"),
         (Path("empty.png"), "empty.png cannot be read: empty file"),
-        ("text.jpg", "text.jpg cannot be read: not an image in a format that is read here"),
+        ("text.jpg", "text.jpg cannot be read: not an image in a supported format"),
         ("cut.png", "cut.png cannot be read: "),
         (["whole.png", "."], ". cannot be read: Is a directory"),
     ],
 )
-def test_what_is_no_image_is_a_sentence(file, tmp_path, monkeypatch, images, says):
+def test_an_unreadable_image_is_a_sentence(file, tmp_path, monkeypatch, images, says):
     monkeypatch.chdir(tmp_path)
     Image.new("RGB", (30, 30), "red").save("whole.png")
     Path("empty.png").touch()
     Path("text.jpg").write_text("hello")
     noise = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 30, 3), dtype=np.uint8)).save(noise, "PNG")
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 30, 3), dtype=np.uint8)).save(
+        noise, "PNG"
+    )
     Path("cut.png").write_bytes(noise.getvalue()[:900])
     with pytest.raises(UserError) as caught:
         smi.load(file).transform(images)
@@ -166,25 +199,37 @@ def test_what_is_no_image_is_a_sentence(file, tmp_path, monkeypatch, images, say
 
 
 def header(**changes: object) -> dict[str, str]:
-    return {"smi": json.dumps({name: value for name, value in (HEADER | changes).items() if value is not None})}
+    return {
+        "smi": json.dumps(
+            {name: value for name, value in (HEADER | changes).items() if value is not None}
+        )
+    }
 
 
 @pytest.mark.parametrize(
     ("metadata", "says"),
     [
-        (None, "does not say which network its weights are of"),
-        ({"format": "pt"}, "does not say which network its weights are of"),
+        (None, "does not name the network of its weights"),
+        ({"format": "pt"}, "does not name the network of its weights"),
         (header(mean=None), "cannot be loaded: 'mean'"),
-        (header(encoder={"name": "resnet-small"}), "cannot be loaded: Error(s) in loading state_dict"),
+        (
+            header(encoder={"name": "resnet-small"}),
+            "cannot be loaded: Error(s) in loading state_dict",
+        ),
         (header(encoder={"name": "support.homemade.Net", "width": 9}), "size mismatch"),
-        (header(encoder={"name": "resnet-smal"}), "there is no encoder 'resnet-smal': did you mean resnet-small?"),
+        (
+            header(encoder={"name": "resnet-smal"}),
+            "there is no encoder 'resnet-smal': did you mean resnet-small?",
+        ),
         ({"smi": "{"}, "cannot be loaded: "),
         ({"smi": "[]"}, "cannot be loaded: "),
     ],
 )
 def test_a_file_of_another_kind_is_a_sentence(tmp_path, metadata, says):
     path = tmp_path / "net.safetensors"
-    save_file(create_encoder("support.homemade.Net", image_size=16).network.state_dict(), path, metadata)
+    save_file(
+        create_encoder("support.homemade.Net", image_size=16).network.state_dict(), path, metadata
+    )
     with pytest.raises(UserError) as caught:
         smi.load(path)
     assert says in str(caught.value)
@@ -195,11 +240,11 @@ def test_a_damaged_file_is_a_sentence(file):
     whole = file.read_bytes()
     for damaged in (whole[:-10], whole[:30], b"", b"hello, world"):
         file.write_bytes(damaged)
-        with pytest.raises(UserError, match="is not a file of safetensors: give a run's folder"):
+        with pytest.raises(UserError, match="is not a safetensors file: give the folder of a run"):
             smi.load(file)
 
 
-def test_what_is_not_there_is_a_sentence(run, tmp_path):
+def test_a_missing_run_or_encoder_is_a_sentence(run, tmp_path):
     with pytest.raises(UserError, match="there is no run or encoder nowhere/mine"):
         smi.load("nowhere/mine")
     with pytest.raises(UserError, match="is not a run: it has no config"):
@@ -209,20 +254,27 @@ def test_what_is_not_there_is_a_sentence(run, tmp_path):
     with pytest.raises(UserError, match="has no checkpoint yet"):
         smi.load(tmp_path / "begun")
     (tmp_path / "begun" / "config.yaml").write_text("method: {name: SMI}\n")
-    with pytest.raises(UserError, match="is damaged: it does not say 'views'"):
+    with pytest.raises(UserError, match="is damaged: 'views' is not set"):
         smi.load(tmp_path / "begun")
 
 
 def test_a_file_of_weights_runs_nothing(tmp_path: Path) -> None:
-    """Its header may name a class of networks, and nothing else that could be called."""
-    for settings in ({"name": "os.mkdir", "path": str(tmp_path / "ran")}, {"name": "pathlib.Path", "self": "x"}):
-        save_encoder(tmp_path / "evil.safetensors", {"weight": torch.zeros(1)}, HEADER | {"encoder": settings})
-        with pytest.raises(UserError, match="no class of networks"):
+    """The header may name a network class, and nothing else that could be called."""
+    for settings in (
+        {"name": "os.mkdir", "path": str(tmp_path / "ran")},
+        {"name": "pathlib.Path", "self": "x"},
+    ):
+        save_encoder(
+            tmp_path / "evil.safetensors",
+            {"weight": torch.zeros(1)},
+            HEADER | {"encoder": settings},
+        )
+        with pytest.raises(UserError, match="is not a network class"):
             smi.load(tmp_path / "evil.safetensors")
     assert not (tmp_path / "ran").exists()
 
 
-def test_where_named_sets_lie_does_not_leave_with_the_encoder(run: Path, tmp_path: Path) -> None:
+def test_the_root_of_datasets_is_not_published_with_the_encoder(run: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(run, tmp_path / "run")
     about = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(about | {"root": "/home/someone/secret"}))

@@ -1,4 +1,4 @@
-"""Images and parameters that the tests of views share."""
+"""Provide images and parameters for the tests of views."""
 
 from dataclasses import replace
 
@@ -11,7 +11,10 @@ NO_MEAN, UNIT_STD = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 
 
 def pictures(n: int, height: int, width: int, seed: int = 0) -> Tensor:
-    """Smooth with edges and some noise, in all colours, as photographs are; then black, white, grey and one-coloured ones."""
+    """Draw images like photographs: smooth, with edges, noise and colours.
+
+    The images after the first four are black, white, grey and red.
+    """
     generator = torch.Generator().manual_seed(seed)
     coarse = torch.rand(n, 3, 4, 5, generator=generator) * 1.4 - 0.2
     x = torch.nn.functional.interpolate(coarse, (height, width), mode="bicubic")
@@ -26,7 +29,7 @@ def pictures(n: int, height: int, width: int, seed: int = 0) -> Tensor:
 def nothing(
     n: int, height: int, width: int, size: int | None = None, **changes: object
 ) -> Parameters:
-    """Parameters that leave the images alone, but for the changes."""
+    """Return parameters that leave the images unchanged, except for `changes`."""
     off = torch.zeros(n, dtype=torch.bool)
     parameters = Parameters(
         size=size or height,
@@ -46,6 +49,7 @@ def nothing(
 
 
 def select(parameters: Parameters, rows: Tensor) -> Parameters:
+    """Return the parameters of some images."""
     return replace(
         parameters,
         **{

@@ -1,4 +1,4 @@
-"""Networks and methods of a user's own, small enough for tests; found by import path."""
+"""Define a network and a method as a user does, small enough for tests."""
 
 import torch
 from torch import nn
@@ -9,6 +9,8 @@ from smi.nn import mlp
 
 
 class Net(nn.Module):
+    """Compute features with one convolution."""
+
     def __init__(self, width: int = 8, drop: float = 0.0):
         super().__init__()
         self.conv = nn.Conv2d(3, width, 3, stride=2, padding=1)
@@ -20,14 +22,16 @@ class Net(nn.Module):
 
 
 class Agreement(Method):
-    """A method of one's own, which can be made to fail."""
+    """Bring two views together; the loss or its gradient can be made NaN."""
 
     def __init__(
         self, encoder, *, weight: float = 1.0, fails_at: float = 2.0, gradient_fails_at: float = 2.0
     ):
         super().__init__(encoder)
         self.projector = mlp(encoder.dim, 16, 16)
-        self.weight, self.fails_at, self.gradient_fails_at = weight, fails_at, gradient_fails_at
+        self.weight = weight
+        self.fails_at = fails_at
+        self.gradient_fails_at = gradient_fails_at
 
     def forward(self, views, batch):
         h = [self.encoder(x) for x in views]
@@ -38,3 +42,11 @@ class Agreement(Method):
         if self.progress >= self.gradient_fails_at:
             loss.register_hook(lambda gradient: gradient * torch.nan)
         return Output(Terms(alignment=loss), h[0], z[0], z[1])
+
+
+class Limited(Agreement):
+    """A method with a setting that may be None."""
+
+    def __init__(self, encoder, *, limit: float | None = None):
+        super().__init__(encoder)
+        self.limit = limit

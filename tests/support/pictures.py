@@ -1,4 +1,4 @@
-"""Pictures for tests."""
+"""Provide image files for tests."""
 
 import struct
 import zlib
@@ -9,7 +9,7 @@ Draw = Callable[..., Path]
 
 
 def enormous(path: Path) -> Path:
-    """A PNG of a few bytes that claims to hold 3,600 megapixels."""
+    """Write a PNG of a few bytes that claims to hold 3,600 megapixels."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (

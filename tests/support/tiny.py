@@ -1,4 +1,4 @@
-"""Every method in a size for tests: a tiny encoder, narrow heads, random views."""
+"""Make every method in a size for tests: a tiny encoder, narrow heads, random views."""
 
 from typing import Any
 
@@ -6,10 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from smi.data import Batch
-from smi.methods import HOMES, Method, create_method
+from smi.methods import METHOD_NAMES, Method, create_method
 from smi.nn import Encoder
+from smi.views import policy
 
-NUM_IMAGES, LARGE, SMALL = 40, 8, 5
+NUM_IMAGES = 40
+LARGE_SIDE, SMALL_SIDE = 8, 5  # pixels of views
+# A line for each method.
 SETTINGS: dict[str, dict[str, Any]] = {
     "SMI": {"widths": (12, 6)},
     "BarlowTwins": {"widths": (12, 6)},
@@ -29,10 +32,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "DINO": {"widths": (12, 12, 6), "num_outputs": 20, "crops": 3},
     "PIRL": {"dim": 6, "num_negatives": 30},
 }
-NAMES = list(HOMES)
+NAMES = list(METHOD_NAMES)
 
 
 def encoder() -> Encoder:
+    """Return an untrained encoder with ten features."""
     layers = [
         nn.Conv2d(3, 8, 3, padding=1, bias=False),
         nn.BatchNorm2d(8),
@@ -44,25 +48,24 @@ def encoder() -> Encoder:
 
 
 def make(name: str, **settings: Any) -> Method:
+    """Return a small method with fixed weights."""
     torch.manual_seed(0)
     return create_method(name, encoder(), num_images=NUM_IMAGES, **SETTINGS[name] | settings)
 
 
 def batch(n: int, seed: int = 1) -> Batch:
+    """Return a batch of n images; only their indices matter."""
     index = torch.randperm(NUM_IMAGES, generator=torch.Generator().manual_seed(seed))[:n]
     return Batch(torch.zeros(n, 3, 1, 1, dtype=torch.uint8), index, seed)
 
 
 def views(method: Method, n: int, seed: int = 1) -> list[Tensor]:
-    """What the method's policy would give, in shape: noisy copies of n images."""
+    """Return noisy copies of n images, in the shapes of the method's policy."""
     generator = torch.Generator().manual_seed(seed)
-    image = torch.randn(n, 3, LARGE, LARGE, generator=generator)
-    crops = getattr(method, "crops", 0)
-    sizes = (
-        [LARGE] + [SMALL] * 9
-        if type(method).__name__ == "PIRL"
-        else [LARGE, LARGE] + [SMALL] * crops
-    )
+    image = torch.randn(n, 3, LARGE_SIDE, LARGE_SIDE, generator=generator)
+    wanted = method.policy(policy("digits")).views
+    sides = [view.size for view in wanted for _ in range(view.grid**2)]  # a grid gives patches
+    sizes = [LARGE_SIDE if side == max(sides) else SMALL_SIDE for side in sides]
     return [
         image[..., :size, :size] + 0.3 * torch.randn(n, 3, size, size, generator=generator)
         for size in sizes
@@ -70,7 +73,7 @@ def views(method: Method, n: int, seed: int = 1) -> list[Tensor]:
 
 
 def without_batch_norm(method: Method) -> Method:
-    """The same with layer norms: a batch norm's statistics are those of one process."""
+    """Replace batch norms, which have the statistics of one process, by layer norms."""
     for module in list(method.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, nn.BatchNorm1d):
@@ -83,10 +86,11 @@ def without_batch_norm(method: Method) -> Method:
 def train(
     method: Method, optimizer: torch.optim.Optimizer, steps: range, *, n: int = 6
 ) -> list[float]:
-    """The loop, in small: ten steps in all, two to an epoch."""
+    """Train as the loop does, with ten steps in all and two in an epoch; return the losses."""
     losses = []
     for step in steps:
-        method.progress, method.epoch = step / 10, step // 2
+        method.progress = step / 10
+        method.epoch = step // 2
         out = method(views(method, n, 1 + step), batch(n, 1 + step))
         out.loss.backward()
         method.before_step()

@@ -1,4 +1,4 @@
-"""TensorBoard's real event files; W&B by a stand-in, for it wants an account."""
+"""Log to real event files of TensorBoard, and to a fake of W&B, which needs an account."""
 
 import sys
 import types
@@ -6,7 +6,7 @@ import types
 import pytest
 
 from smi.errors import UserError
-from smi.training.loggers import create_loggers, numbers
+from smi.training.loggers import create_loggers, flat_numbers
 
 LINE = {
     "step": 7,
@@ -19,13 +19,13 @@ LINE = {
 
 
 def test_numbers_are_flat():
-    assert numbers(LINE) == {
+    assert flat_numbers(LINE) == {
         "loss": 1.5,
         "terms/alignment": 1.0,
         "terms/redundancy": 0.5,
         "timing/waiting": 0.1,
     }
-    assert numbers({"step": 7, "epoch": 1.0, "probe": {"knn": 0.5, "split": "val"}}) == {
+    assert flat_numbers({"step": 7, "epoch": 1.0, "probe": {"knn": 0.5, "split": "val"}}) == {
         "epoch": 1.0,
         "probe/knn": 0.5,
     }
@@ -43,7 +43,7 @@ def test_tensorboard(tmp_path):
     assert (event.step, event.value) == (7, 1.0)
 
 
-def test_wandb_goes_on_with_the_run_it_began(tmp_path, monkeypatch):
+def test_wandb_resumes_its_run(tmp_path, monkeypatch):
     begun, logged = [], []
 
     class Run:
@@ -63,11 +63,11 @@ def test_wandb_goes_on_with_the_run_it_began(tmp_path, monkeypatch):
     assert begun[0] == begun[1]
     assert begun[0]["resume"] == "allow"
     assert begun[0]["config"] == {"seed": 1}
-    assert logged[:2] == [(7, numbers(LINE)), "finished"]
+    assert logged[:2] == [(7, flat_numbers(LINE)), "finished"]
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb"])
-def test_what_is_not_installed_is_a_sentence(name, tmp_path, monkeypatch):
+def test_a_logger_that_is_not_installed_is_a_sentence(name, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(UserError, match=f"smi-ssl\\[{name}\\]"):

@@ -1,17 +1,17 @@
-"""What is logged of features and projections."""
+"""Measure features and projections."""
 
 import math
 
 import pytest
 import torch
 
-from smi.training.metrics import effective_rank, feature_std, statistics
+from smi.training.metrics import effective_rank, feature_std, representation_metrics
 
 
 def test_against_plain_float64():
     h, z1, z2 = torch.randn(32, 12).relu(), torch.randn(32, 20), torch.randn(32, 20)
     z2 = z2 + 0.3 * z1
-    found = statistics(h, z1, z2)
+    found = representation_metrics(h, z1, z2)
     wide = h.double()
     unit = wide / wide.norm(dim=1, keepdim=True)
     rho = torch.stack(
@@ -56,7 +56,7 @@ def test_rank_counts_directions(n, f):
     ],
 )
 def test_extremes_are_finite(h):
-    assert all(value.isfinite() for value in statistics(h, h, h).values())
+    assert all(value.isfinite() for value in representation_metrics(h, h, h).values())
     assert effective_rank(torch.ones(4, 3)) == 0
     assert feature_std(torch.ones(1, 3)) == 0
 
@@ -68,5 +68,5 @@ def test_isotropic_features_have_the_largest_std():
 
 def test_half_precision():
     h = torch.randn(8, 4, dtype=torch.bfloat16)
-    assert all(value.isfinite() for value in statistics(h, h, -h).values())
-    assert statistics(h, h, -h)["anticorrelated"] == 1
+    assert all(value.isfinite() for value in representation_metrics(h, h, -h).values())
+    assert representation_metrics(h, h, -h)["anticorrelated"] == 1

@@ -1,4 +1,4 @@
-"""What is trained on, and what probes look at."""
+"""Choose the images for training and for probes."""
 
 from smi.config.resolve import resolve
 from smi.training.probe import Images

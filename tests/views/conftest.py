@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The kernel is compiled once for all tests of views, and into no one's home."""
+    """Compile the kernel once for all tests of views, into a temporary cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SMI_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield

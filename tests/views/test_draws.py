@@ -1,4 +1,4 @@
-"""What is drawn has torchvision's distributions; seeds are fixed, so what passes once passes always."""
+"""Compare the distributions of draws with torchvision; seeds are fixed, so results never change."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from torchvision.transforms import RandomResizedCrop
 from smi.views import View, policy
 from smi.views.draws import PATCH_SHARE, draw, draw_box
 
-MANY = 20_000
+NUM_DRAWS = 20_000
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -24,15 +24,11 @@ def generator(seed: int = 0) -> torch.Generator:
         (policy("cifar10").views[0], 32, 32),
         (policy("imagenet").views[0], 256, 256),
         (policy("imagenette").views[0], 90, 200),
-        (
-            View(32, scale=(0.7, 1.0)),
-            40,
-            64,
-        ),  # many tries do not fit, and some crops are the fallback
+        (View(32, scale=(0.7, 1.0)), 40, 64),  # many tries do not fit: some crops are the fallback
     ],
 )
 def test_crops(view, height, width):
-    ours = draw_box(view, MANY, height, width, generator())
+    ours = draw_box(view, NUM_DRAWS, height, width, generator())
     image = torch.empty(3, height, width)
     theirs = torch.tensor(
         [
@@ -57,7 +53,7 @@ def test_crops(view, height, width):
 
 
 @pytest.mark.parametrize(("height", "width"), [(10, 100), (100, 10)])
-def test_crops_that_never_fit_are_torchvisions_central_ones(height, width):
+def test_crops_that_never_fit_are_central_as_in_torchvision(height, width):
     view = View(8, scale=(1.0, 1.0))
     expected = RandomResizedCrop.get_params(
         torch.empty(3, height, width), list(view.scale), list(view.ratio)
@@ -67,21 +63,23 @@ def test_crops_that_never_fit_are_torchvisions_central_ones(height, width):
 
 def test_padding_gives_crops_of_the_padded_image():
     view = replace(policy("digits").views[0], pad=1)
-    wide = draw_box(replace(view, pad=0), MANY, 10, 10, generator())
+    wide = draw_box(replace(view, pad=0), NUM_DRAWS, 10, 10, generator())
     wide[:, :2] -= 1
-    assert torch.equal(draw_box(view, MANY, 8, 8, generator()), wide)
+    assert torch.equal(draw_box(view, NUM_DRAWS, 8, 8, generator()), wide)
 
 
 def test_jitter():
     view = View(32, scale=(0.2, 1.0), brightness=0.4, contrast=0.3, saturation=0.2, hue=0.1)
-    (ours,) = draw(view, MANY, 32, 32, generator())
+    (ours,) = draw(view, NUM_DRAWS, 32, 32, generator())
     for column, (low, high) in enumerate([(0.6, 1.4), (0.7, 1.3), (0.8, 1.2), (-0.1, 0.1)]):
         assert kstest(ours.factors[:, column], "uniform", (low, high - low)).pvalue > 0.01
     jitter = tv.ColorJitter(0.4, 0.3, 0.2, 0.1)
     theirs = [jitter.make_params([]) for _ in range(2000)]
     for column, name in enumerate(["brightness", "contrast", "saturation", "hue"]):
         assert (
-            ks_2samp(ours.factors[:, column], [one[f"{name}_factor"] for one in theirs]).pvalue
+            ks_2samp(
+                ours.factors[:, column], [params[f"{name}_factor"] for params in theirs]
+            ).pvalue
             > 0.01
         )
     orders = (ours.order * torch.tensor([64, 16, 4, 1])).sum(1).unique(return_counts=True)[1]
@@ -90,7 +88,7 @@ def test_jitter():
 
 
 def test_a_strength_above_one_does_not_go_below_black():
-    (ours,) = draw(View(8, scale=(0.5, 1.0), brightness=1.5), MANY, 8, 8, generator())
+    (ours,) = draw(View(8, scale=(0.5, 1.0), brightness=1.5), NUM_DRAWS, 8, 8, generator())
     assert kstest(ours.factors[:, 0], "uniform", (0, 2.5)).pvalue > 0.01
 
 
@@ -105,10 +103,11 @@ def test_probabilities_and_sigma():
         solarize_p=0.3,
         sigma=(0.1, 2.0),
     )
-    (ours,) = draw(view, MANY, 32, 32, generator())
+    (ours,) = draw(view, NUM_DRAWS, 32, 32, generator())
     for name, p in {"flip": 0.5, "jitter": 0.8, "gray": 0.2, "blur": 0.1, "solarize": 0.3}.items():
         assert (
-            abs(getattr(ours, name).float().mean().item() - p) < 3 * (p * (1 - p) / MANY) ** 0.5
+            abs(getattr(ours, name).float().mean().item() - p)
+            < 3 * (p * (1 - p) / NUM_DRAWS) ** 0.5
         ), name
     assert kstest(ours.sigma, "uniform", (0.1, 1.9)).pvalue > 0.01
     happened = torch.stack([ours.flip, ours.jitter, ours.gray, ours.blur, ours.solarize]).float()
@@ -118,7 +117,7 @@ def test_probabilities_and_sigma():
 @pytest.mark.parametrize(("p", "expected"), [(0.0, False), (1.0, True)])
 def test_never_and_always(p, expected):
     view = View(32, scale=(0.2, 1.0), flip_p=p, jitter_p=p, gray_p=p, blur_p=p, solarize_p=p)
-    (ours,) = draw(view, MANY, 32, 32, generator())
+    (ours,) = draw(view, NUM_DRAWS, 32, 32, generator())
     for name in ("flip", "jitter", "gray", "blur", "solarize"):
         assert (getattr(ours, name) == expected).all()
 
@@ -127,7 +126,7 @@ def test_patches_of_a_jigsaw():
     view = policy("imagenet-jigsaw").views[1]
     nine = draw(view, 500, 256, 256, generator())
     assert len(nine) == 9
-    boxes = torch.stack([one.box for one in nine], 1)  # [N, 9, 4]
+    boxes = torch.stack([patch.box for patch in nine], 1)  # [N, 9, 4]
     area = boxes[:, 0, 2] * boxes[:, 0, 3] * 9 / PATCH_SHARE**2
     assert (area / 256**2 >= 0.59).all()
     for i in range(500):
@@ -136,14 +135,13 @@ def test_patches_of_a_jigsaw():
         apart |= (left[:, None] >= left + w - 1e-3) | (left >= (left + w)[:, None] - 1e-3)
         assert (apart | torch.eye(9, dtype=torch.bool)).all()
     first = boxes[:, 0, 0].argsort()
-    assert (
-        boxes[:, 0, 0][first[0]] < 100 < boxes[:, 0, 0][first[-1]]
-    )  # the first patch comes from any row
-    assert all(torch.equal(one.flip, nine[0].flip) for one in nine)
+    # the first patch may come from any row
+    assert boxes[:, 0, 0][first[0]] < 100 < boxes[:, 0, 0][first[-1]]
+    assert all(torch.equal(patch.flip, nine[0].flip) for patch in nine)
     assert not torch.equal(nine[0].factors, nine[1].factors)
 
 
-def test_the_same_seed_draws_the_same_and_another_does_not():
+def test_a_seed_decides_all_draws():
     view = policy("imagenet").views[0]
     (a,), (b,), (c,) = (draw(view, 64, 256, 256, generator(seed)) for seed in (1, 1, 2))
     for name, value in vars(a).items():

@@ -1,4 +1,4 @@
-"""Every operation against torchvision's on the same image and parameters, by PyTorch's operations and by the kernel alike."""
+"""Compare every operation of both backends with torchvision, on the same images and parameters."""
 
 from dataclasses import replace
 
@@ -19,24 +19,31 @@ N = 12
 ON = torch.ones(N, dtype=torch.bool)
 
 
+@pytest.fixture(scope="module")
+def compiled_kernel():
+    """Return the compiled kernel, or skip the test if it cannot be compiled."""
+    kernel = find_kernel()
+    if kernel is None:
+        pytest.skip("the kernel cannot be compiled: no working C++ compiler")
+    return kernel
+
+
 @pytest.fixture(params=["torch", "compiled"])
 def make(request):
-    """(images, parameters) to pixels from 0 to 255, one way and the other."""
-    if request.param == "torch":
-        backend = make_view
-    else:
-        backend = find_kernel()
-        if backend is None:
-            pytest.skip("no C++ compiler")
+    """Return a function of each backend from (images, parameters) to pixels from 0 to 255."""
+    backend = make_view if request.param == "torch" else request.getfixturevalue("compiled_kernel")
     return lambda images, parameters: backend(images, parameters, NO_MEAN, UNIT_STD) * 255
 
 
-def close(found: Tensor, images: Tensor, expected, levels: float = 1.0) -> None:
-    """To a float image's result by a fiftieth of a grey level; to a uint8 image's, which torchvision cuts to whole levels, by one."""
+def close(actual: Tensor, images: Tensor, expected, levels: float = 1.0) -> None:
+    """Compare with torchvision on float images (0.02 grey levels) and on uint8 images (one level).
+
+    torchvision truncates the results of uint8 images to whole levels.
+    """
     floats = torch.stack([expected(i, image.float() / 255) for i, image in enumerate(images)]) * 255
-    assert (found - floats).abs().max() < 0.02
+    assert (actual - floats).abs().max() < 0.02
     bytes_ = torch.stack([expected(i, image) for i, image in enumerate(images)])
-    assert (found - bytes_).abs().max() <= levels + 0.02
+    assert (actual - bytes_).abs().max() <= levels + 0.02
 
 
 BOXES = [
@@ -54,20 +61,20 @@ BOXES = [
 def test_resized_crop(make, size, flip):
     images = pictures(N, 40, 48)
     box = torch.tensor([BOXES[i % len(BOXES)] for i in range(N)])
-    found = make(images, nothing(N, 40, 48, size, box=box.float(), flip=ON & flip))
+    actual = make(images, nothing(N, 40, 48, size, box=box.float(), flip=ON & flip))
 
     def expected(i, image):
         top, left, height, width = box[i].tolist()
         image = tv.resized_crop(image, top, left, height, width, [size, size], antialias=True)
         return tv.horizontal_flip(image) if flip else image
 
-    close(found, images, expected)
+    close(actual, images, expected)
 
 
 def test_crop_of_a_padded_image(make):
     images = pictures(N, 8, 8)
     box = torch.tensor([[-1, -1, 10, 10], [-2, 3, 7, 7], [0, 0, 8, 8], [5, 5, 5, 5]]).repeat(3, 1)
-    found = make(images, nothing(N, 8, 8, 9, pad=2, box=box.float()))
+    actual = make(images, nothing(N, 8, 8, 9, pad=2, box=box.float()))
 
     def expected(i, image):
         top, left, height, width = box[i].tolist()
@@ -75,7 +82,7 @@ def test_crop_of_a_padded_image(make):
             tv.pad(image, [2, 2, 2, 2]), top + 2, left + 2, height, width, [9, 9], antialias=True
         )
 
-    close(found, images, expected)
+    close(actual, images, expected)
 
 
 OPERATIONS = [tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue]
@@ -87,10 +94,11 @@ def test_one_jitter(make, kind):
     values = torch.linspace(-0.5, 0.5, N) if kind == 3 else torch.linspace(0, 2, N)
     factors = torch.tensor([[1.0, 1.0, 1.0, 0.0]]).repeat(N, 1)
     factors[:, kind] = values
-    found = make(images, nothing(N, 24, 24, jitter=ON, factors=factors))
-    # Of a uint8 image torchvision also cuts the grey that contrast and saturation move away from, here with a weight of up to one.
+    actual = make(images, nothing(N, 24, 24, jitter=ON, factors=factors))
+    # For a uint8 image, torchvision also truncates the grey reference of contrast and saturation,
+    # here with a weight of up to one.
     close(
-        found,
+        actual,
         images,
         lambda i, image: OPERATIONS[kind](image, values[i].item()),
         levels=2.0 if kind in (1, 2) else 1.0,
@@ -109,7 +117,7 @@ def test_jitter_in_every_order(make):
     )
     images = pictures(len(orders), 16, 16)
     factors = torch.tensor([[1.3, 0.7, 1.4, 0.08]]).repeat(len(orders), 1)
-    found = make(
+    actual = make(
         images,
         nothing(
             len(orders),
@@ -124,20 +132,20 @@ def test_jitter_in_every_order(make):
         x = image.float() / 255
         for kind in orders[i].tolist():
             x = OPERATIONS[kind](x, factors[i, kind].item())
-        assert (found[i] - x * 255).abs().max() < 0.02
+        assert (actual[i] - x * 255).abs().max() < 0.02
 
 
 def test_gray(make):
     images = pictures(N, 16, 16)
-    found = make(images, nothing(N, 16, 16, gray=ON))
-    close(found, images, lambda i, image: tv.rgb_to_grayscale(image, 3))
+    actual = make(images, nothing(N, 16, 16, gray=ON))
+    close(actual, images, lambda i, image: tv.rgb_to_grayscale(image, 3))
 
 
 @pytest.mark.parametrize(("size", "kernel"), [(8, 3), (32, 3), (33, 7), (64, 17)])
 def test_blur(make, size, kernel):
     images = pictures(N, size, size)
     sigma = torch.linspace(0.1, 2, N)
-    found = make(images, nothing(N, size, size, blur=ON, sigma=sigma, blur_kernel=kernel))
+    actual = make(images, nothing(N, size, size, blur=ON, sigma=sigma, blur_kernel=kernel))
     floats = (
         torch.stack(
             [
@@ -147,23 +155,23 @@ def test_blur(make, size, kernel):
         )
         * 255
     )
-    assert (found - floats).abs().max() < 0.1  # the kernel leaves out taps that weigh nothing
+    assert (actual - floats).abs().max() < 0.1  # the compiled kernel leaves out negligible taps
     bytes_ = torch.stack(
         [
             tv.gaussian_blur(image, [kernel] * 2, [s.item()])
             for image, s in zip(images, sigma, strict=True)
         ]
     )
-    assert (found - bytes_).abs().max() < 1
+    assert (actual - bytes_).abs().max() < 1
 
 
 def test_gray_then_blur(make):
     images = pictures(N, 32, 32)
-    found = make(
+    actual = make(
         images, nothing(N, 32, 32, gray=ON, blur=ON, blur_kernel=5, sigma=torch.full((N,), 1.5))
     )
     close(
-        found,
+        actual,
         images,
         lambda i, image: tv.gaussian_blur(tv.rgb_to_grayscale(image, 3), [5, 5], [1.5]),
         levels=1.5,
@@ -172,17 +180,17 @@ def test_gray_then_blur(make):
 
 def test_solarize(make):
     levels = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16).expand(N, 3, 16, 16)
-    found = make(levels, nothing(N, 16, 16, solarize=ON))
+    actual = make(levels, nothing(N, 16, 16, solarize=ON))
     expected = tv.solarize(levels, 128)
-    assert (found - expected).abs().max() < 1e-3
+    assert (actual - expected).abs().max() < 1e-3
 
 
-def test_nothing_is_nothing(make):
+def test_neutral_parameters_change_nothing(make):
     images = pictures(N, 16, 16)
     assert (make(images, nothing(N, 16, 16)) - images).abs().max() < 1e-3
 
 
-def test_operations_touch_only_their_own_images(make):
+def test_operations_change_only_their_own_images(make):
     images = pictures(N, 16, 16)
     rows = torch.arange(N) % 3 == 0
     factors = torch.tensor([[0.5, 0.5, 0.5, 0.3]]).repeat(N, 1)
@@ -193,12 +201,12 @@ def test_operations_touch_only_their_own_images(make):
         {"blur": rows, "blur_kernel": 3},
         {"solarize": rows},
     ):
-        found = make(images, nothing(N, 16, 16, **change))
-        assert (found - images)[~rows].abs().max() < 1e-3
-        assert (found - images)[rows].abs().max() > 1
+        actual = make(images, nothing(N, 16, 16, **change))
+        assert (actual - images)[~rows].abs().max() < 1e-3
+        assert (actual - images)[rows].abs().max() > 1
 
 
-def test_sigma_has_torchvisions_kernel():
+def test_the_blur_has_the_weights_of_torchvision():
     from torchvision.transforms.v2.functional._misc import _get_gaussian_kernel1d
 
     for sigma in (0.1, 0.7, 2.0):
@@ -209,9 +217,8 @@ def test_sigma_has_torchvisions_kernel():
 @pytest.mark.parametrize(
     "name", [*RECIPES, "cifar10-multicrop", "cifar10-jigsaw", "imagenet-jigsaw"]
 )
-def test_the_kernel_equals_the_operations(name):
-    if find_kernel() is None:
-        pytest.skip("no C++ compiler")
+@pytest.mark.usefixtures("compiled_kernel")
+def test_both_backends_make_the_same_views(name):
     chosen = policy(name, size=None if RECIPES[name.partition("-")[0]].views[0].size < 100 else 64)
     images = pictures(24, *(8, 8) if name == "digits" else (40, 48))
     compiled, plain = (
@@ -235,8 +242,9 @@ def test_the_order_of_images_does_not_matter(make):
     )
 
 
-def test_threads_do_not_change_the_kernels_pixels():
-    views = Views(policy("imagenette", size=32))
+@pytest.mark.usefixtures("compiled_kernel")
+def test_threads_do_not_change_the_pixels_of_the_kernel():
+    views = Views(policy("imagenette", size=32), compiled=True)
     images, threads = pictures(N, 40, 40), torch.get_num_threads()
     try:
         torch.set_num_threads(1)
@@ -245,35 +253,47 @@ def test_threads_do_not_change_the_kernels_pixels():
         together = views(images, torch.Generator().manual_seed(0))
     finally:
         torch.set_num_threads(threads)
-    assert views.backend == "torch" or all(
-        torch.equal(a, b) for a, b in zip(alone, together, strict=True)
-    )
+    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+
+
+SIZES = {
+    "n": st.integers(0, 5),
+    "height": st.integers(1, 50),
+    "width": st.integers(1, 50),
+    "size": st.integers(1, 70),
+    "pad": st.integers(0, 3),
+    "grid": st.sampled_from([1, 1, 2, 3]),
+    "seed": st.integers(0, 2**32),
+}
+
+
+def any_batch(n, height, width, size, pad, grid, seed):
+    """Return images of any size, and drawn parameters for them."""
+    view = View(size, scale=(0.05, 1.0), pad=pad, grid=grid, blur_p=0.5, solarize_p=0.3)
+    images = torch.empty(0, 3, height, width, dtype=torch.uint8)
+    if n > 0:
+        images = pictures(n, height, width, seed)
+    return images, draw(view, n, height, width, torch.Generator().manual_seed(seed))
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    n=st.integers(0, 5),
-    height=st.integers(1, 50),
-    width=st.integers(1, 50),
-    size=st.integers(1, 70),
-    pad=st.integers(0, 3),
-    grid=st.sampled_from([1, 1, 2, 3]),
-    seed=st.integers(0, 2**32),
-)
-def test_any_size_gives_finite_views_that_agree(n, height, width, size, pad, grid, seed):
-    view = View(size, scale=(0.05, 1.0), pad=pad, grid=grid, blur_p=0.5, solarize_p=0.3)
-    images = (
-        pictures(n, height, width, seed)
-        if n
-        else torch.empty(0, 3, height, width, dtype=torch.uint8)
-    )
-    kernel = find_kernel() or make_view
-    for parameters in draw(view, n, height, width, torch.Generator().manual_seed(seed)):
-        plain = make_view(images, parameters, NO_MEAN, UNIT_STD)
-        assert plain.shape == (n, 3, size, size)
-        assert plain.dtype == torch.float32
-        assert ((plain >= -1e-5) & (plain <= 1 + 1e-5)).all()
-        assert torch.allclose(kernel(images, parameters, NO_MEAN, UNIT_STD), plain, atol=4e-4)
+@given(**SIZES)
+def test_views_of_any_size_are_finite(n, height, width, size, pad, grid, seed):
+    images, drawn = any_batch(n, height, width, size, pad, grid, seed)
+    for parameters in drawn:
+        x = make_view(images, parameters, NO_MEAN, UNIT_STD)
+        assert x.shape == (n, 3, size, size)
+        assert x.dtype == torch.float32
+        assert ((x >= -1e-5) & (x <= 1 + 1e-5)).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(**SIZES)
+def test_both_backends_agree_at_any_size(compiled_kernel, n, height, width, size, pad, grid, seed):
+    images, drawn = any_batch(n, height, width, size, pad, grid, seed)
+    for parameters in drawn:
+        x = make_view(images, parameters, NO_MEAN, UNIT_STD)
+        assert torch.allclose(compiled_kernel(images, parameters, NO_MEAN, UNIT_STD), x, atol=4e-4)
 
 
 def test_images_that_are_not_contiguous(make):
@@ -304,9 +324,8 @@ def test_images_that_are_not_contiguous(make):
         ({"blur_kernel": 33}, "does not suit"),
     ],
 )
-def test_the_kernel_is_not_led_astray(change, message):
-    kernel = find_kernel()
-    if kernel is None:
-        pytest.skip("no C++ compiler")
+def test_the_kernel_refuses_parameters_outside_its_tensors(compiled_kernel, change, message):
     with pytest.raises(ValueError, match=message):
-        kernel(pictures(N, 16, 16), replace(nothing(N, 16, 16), **change), NO_MEAN, UNIT_STD)
+        compiled_kernel(
+            pictures(N, 16, 16), replace(nothing(N, 16, 16), **change), NO_MEAN, UNIT_STD
+        )

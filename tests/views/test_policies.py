@@ -19,7 +19,7 @@ TABLE = {
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_recipes_numbers(name):
-    found = [
+    actual = [
         (
             v.size,
             v.scale,
@@ -33,7 +33,7 @@ def test_the_recipes_numbers(name):
         )
         for v in policy(name).views
     ]
-    assert found == TABLE[name]
+    assert actual == TABLE[name]
     assert all(v.sigma == (0.1, 2.0) for v in policy(name).views)
     assert (
         all(v.ratio == (3 / 4, 4 / 3) and v.pad == 0 for v in policy(name).views)
@@ -66,7 +66,7 @@ def test_jigsaw():
     assert (patches.size, patches.grid, patches.scale) == (64, 3, (0.6, 1.0))
 
 
-def test_another_size():
+def test_size_scales_all_views():
     assert [view.size for view in policy("imagenet-multicrop", size=112).views] == [
         112,
         112,
@@ -78,11 +78,11 @@ def test_another_size():
 @pytest.mark.parametrize(
     "name", ["cifar", "", "cifar10-", "cifar10-multi", "multicrop", "imagenet-jigsaw-multicrop"]
 )
-def test_a_name_that_is_none(name):
+def test_an_unknown_name(name):
     with pytest.raises(UserError, match="there is no policy"):
         policy(name)
 
 
-def test_a_size_that_is_none():
+def test_a_size_below_one_pixel():
     with pytest.raises(UserError, match="1 pixel or more"):
         policy("cifar10", size=0)

@@ -1,4 +1,4 @@
-"""smi views: once through its real entry point, then within this process, where torch need not be loaded again."""
+"""Test `smi views`: once in a new process, then in this one, which has already imported torch."""
 
 import subprocess
 import sys
@@ -9,6 +9,8 @@ import pytest
 from PIL import Image
 
 from smi.cli import main
+from smi.device import Runtime
+from smi.views.sheet import write_sheet
 
 
 @pytest.fixture
@@ -16,7 +18,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        """Exit code, stdout and stderr."""
+        """Return the exit code, stdout and stderr."""
         monkeypatch.setattr(sys, "argv", ["smi", "views", *arguments])
         code = 0
         try:
@@ -38,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_named_set_has_its_own_recipe(tmp_path):
+def test_a_named_dataset_has_its_own_recipe(tmp_path):
     command = [sys.executable, "-m", "smi", "views", "digits", "--rows", "3"]
     result = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
@@ -53,24 +55,35 @@ def test_a_named_set_has_its_own_recipe(tmp_path):
 
 @pytest.mark.parametrize("recipe", ["cifar10", "cifar10-multicrop", "cifar10-jigsaw"])
 def test_a_folder_with_a_recipe(run, tmp_path, folder, recipe):
-    code, said, complained = run(
+    code, output, errors = run(
         str(folder), "--recipe", recipe, "--out", "sheet.png", "--rows", "99"
     )
-    assert (code, complained) == (0, "")
-    assert recipe in said
+    assert (code, errors) == (0, "")
+    assert recipe in output
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert np.asarray(sheet).std() > 10
 
 
-def test_the_seed_decides(run, tmp_path, folder):
+def test_the_seed_decides_images_and_draws(run, tmp_path, folder):
     for name, seed in (("a.png", "1"), ("b.png", "1"), ("c.png", "2")):
         assert run(str(folder), "--recipe", "cifar10", "--seed", seed, "--out", name)[0] == 0
     a, b, c = ((tmp_path / name).read_bytes() for name in ("a.png", "b.png", "c.png"))
     assert a == b != c
 
 
+def test_from_python_it_returns_the_path_and_can_be_quiet(tmp_path, folder, capsys):
+    out = tmp_path / "sheet.png"
+    options = {"recipe": "cifar10", "out": out, "rows": 2, "runtime": Runtime(num_workers=1)}
+    assert write_sheet(str(folder), **options, quiet=True) == out
+    assert capsys.readouterr().out == ""
+    quiet = out.read_bytes()
+    assert write_sheet(str(folder), **options) == out
+    assert capsys.readouterr().out.startswith(f"{out}: 2 images of {folder}, ")
+    assert out.read_bytes() == quiet
+
+
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("photographs",), "photographs has no recipe of its own: choose one with --recipe"),
         (("stl10",), "has no recipe of its own"),
@@ -82,9 +95,9 @@ def test_the_seed_decides(run, tmp_path, folder):
         (("digits", "--seed", "x"), "--help"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_exit_code_2(run, tmp_path, folder, arguments, says):
-    code, said, complained = run(*arguments)
-    assert (code, said) == (2, "")
-    assert len(complained.splitlines()) == 1
-    assert says in complained
+def test_a_mistake_is_one_sentence_and_exit_code_2(run, tmp_path, folder, arguments, message):
+    code, output, errors = run(*arguments)
+    assert (code, output) == (2, "")
+    assert len(errors.splitlines()) == 1
+    assert message in errors
     assert not (tmp_path / "views.png").exists()

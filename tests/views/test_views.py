@@ -12,10 +12,10 @@ from support.cases import pictures
 @pytest.mark.parametrize("name", [*RECIPES, "cifar10-multicrop", "cifar10-jigsaw"])
 def test_every_policy_gives_its_views(name):
     chosen = policy(name)
-    found = Views(chosen)(pictures(3, 32, 32), torch.Generator().manual_seed(0))
+    views = Views(chosen)(pictures(3, 32, 32), torch.Generator().manual_seed(0))
     sizes = [view.size for view in chosen.views for _ in range(view.grid**2)]
-    assert [list(x.shape) for x in found] == [[3, 3, size, size] for size in sizes]
-    assert all(x.dtype == torch.float32 and x.isfinite().all() and x.is_contiguous() for x in found)
+    assert [list(x.shape) for x in views] == [[3, 3, size, size] for size in sizes]
+    assert all(x.dtype == torch.float32 and x.isfinite().all() and x.is_contiguous() for x in views)
 
 
 def test_a_batch_from_the_store_always_gives_the_same_views():
@@ -29,7 +29,7 @@ def test_a_batch_from_the_store_always_gives_the_same_views():
     assert not torch.equal(first[0], first[1])
 
 
-def test_normalised():
+def test_views_are_normalised():
     plain = View(16, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip_p=0, jitter_p=0, gray_p=0, blur_p=0)
     images = pictures(4, 16, 16)
     for flag in (None, False):
@@ -50,14 +50,14 @@ def test_normalised():
         torch.zeros(2, 1, 8, 8, dtype=torch.uint8),
     ],
 )
-def test_what_is_no_batch_of_images(images):
+def test_images_must_be_a_uint8_batch(images):
     with pytest.raises(ValueError, match=r"images must be uint8 \[N, 3, H, W\], not"):
         Views(policy("cifar10"))(images, torch.Generator())
 
 
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """No kernel yet, in this process or in the cache."""
+    """Start without a kernel, in this process and in the cache."""
     monkeypatch.setenv("SMI_CACHE", str(tmp_path / "cache"))
     compiled.find_kernel.cache_clear()
     yield monkeypatch
@@ -77,7 +77,8 @@ def test_without_a_compiler_everything_works(fresh, capsys):
 def test_a_compiler_that_fails(fresh, tmp_path, capsys):
     broken = tmp_path / "broken"
     broken.write_text(
-        "#!/bin/sh\n[ \"$1\" = --version ] && exit 0\necho 'fatal error: it is broken' >&2\nexit 1\n"
+        '#!/bin/sh\n[ "$1" = --version ] && exit 0\n'
+        "echo 'fatal error: it is broken' >&2\nexit 1\n"
     )
     broken.chmod(0o755)
     fresh.setenv("CXX", str(broken))
@@ -105,14 +106,14 @@ def test_a_cache_that_cannot_be_written(fresh, tmp_path):
     fresh.setenv("SMI_CACHE", str(tmp_path / "file"))
     fresh.setattr(compiled.tempfile, "tempdir", str(tmp_path))
     try:
-        found = (
+        has_compiler = (
             subprocess.run(["c++", "--version"], capture_output=True, check=False).returncode == 0
         )
     except FileNotFoundError:
-        found = False
-    assert (Views(policy("cifar10")).backend == "compiled") == found
+        has_compiler = False
+    assert (Views(policy("cifar10")).backend == "compiled") == has_compiler
 
 
-def test_compiled_false_asks_for_no_compiler(fresh):
+def test_compiled_false_needs_no_compiler(fresh):
     fresh.setattr(compiled, "_build", None)
     assert Views(policy("cifar10"), compiled=False).backend == "torch"

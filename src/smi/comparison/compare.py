@@ -1,12 +1,14 @@
-"""Several methods under the same conditions: a run for each method, value and seed, evaluated alike, beside each other in one table.
+"""Compare several methods under the same conditions.
 
-comparison = compare("cifar10-small", methods=["SMI", "BarlowTwins"], seeds=3, sweep="redundancy_weight=0.01,0.1", out="runs/lambda")
+comparison = compare(["SMI", "BarlowTwins"], recipe="cifar10-small", out="runs/lambda")
+print(comparison.text())
 
 DIR/runs/<method>[,<setting>=<value>]/seed-<s>/   ordinary runs, each with its eval/
 DIR/comparison.json, table.md, table.csv, figure.html
 
-Each run is trained by a process of its own, so that its memory is its own, and can be repeated by the command that made it. Methods under
-one seed begin with the same encoder, and see the same images in the same order under the same draws.
+Each run is trained by a process of its own, so that its peak memory is its own and the command that
+made it repeats it. Under one seed, all methods start from the same encoder and see the same images
+in the same order under the same augmentations.
 """
 
 import dataclasses
@@ -23,27 +25,34 @@ from pathlib import Path
 from typing import Any
 
 from smi import __version__
-from smi.comparison.comparison import Comparison, Row, Trained
+from smi.comparison.comparison import Comparison, Row, TrainedRun
 from smi.comparison.figure import write_figure
-from smi.comparison.grid import Job, check_same, plan
+from smi.comparison.grid import Grid, GridRun, check_same, plan_grid
 from smi.comparison.loss_time import loss_seconds
 from smi.config.schema import SHORT
 from smi.data import Batches
-from smi.device import choose_device, choose_precision, describe_device, give_back, versions
-from smi.errors import TrainingError, UserError
+from smi.device import (
+    Runtime,
+    choose_device,
+    choose_precision,
+    describe_device,
+    release_memory,
+    versions,
+)
+from smi.errors import UserError
 from smi.evaluation.evaluate import evaluate
 from smi.evaluation.results import Result
 from smi.files import disk_errors, expand
-from smi.runs.checkpoint import load as load_checkpoint
-from smi.runs.restore import create, create_views
+from smi.runs.collect import COMPARISON
+from smi.runs.restore import build_method, load_method, load_views
 from smi.runs.run import Run
-from smi.terminal import duration
+from smi.terminal import duration, is_quiet, quietly, say
 from smi.training.loggers import check_loggers
-from smi.training.pretrain import choose, located
+from smi.training.pretrain import absolute_source, choose_recipe_for
 from smi.training.probe import Images
 from smi.training.signals import stop_signals
 
-# Where a process can ask for it, the system tells a run to stop when the comparison is killed: nobody would wait for it any more.
+# On Linux the kernel stops a run when the comparison is killed: nobody would wait for it any more.
 START = """
 import runpy, signal, sys
 if sys.platform == "linux":
@@ -51,15 +60,14 @@ if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
-STOPPED = {
-    sign * number + (128 if sign > 0 else 0)
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
-    for sign in (1, -1)
-}
+STOP_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+STOP_CODES = {*(-number for number in STOP_SIGNALS), *(128 + number for number in STOP_SIGNALS)}
+USAGE_ERROR = 2  # the exit code of a command that was refused
+POLL_SECONDS = 0.1
 
 
-class Stopped(KeyboardInterrupt):
-    """Asked to stop, and stopped behind a checkpoint of the run that was being made."""
+class ComparisonStopped(KeyboardInterrupt):
+    """Report that a signal stopped the comparison after a checkpoint of the current run."""
 
     def __init__(self, number: int):
         super().__init__(f"stopped by signal {number}")
@@ -67,337 +75,367 @@ class Stopped(KeyboardInterrupt):
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where it is computed and where data lies: the same for training and for evaluation."""
+class Launch:
+    """Say how the processes of each run are started; none of it changes what is compared.
 
-    root: str | Path | None
-    device: str | None
-    num_workers: int | None
+    loggers: names of loggers, as `smi pretrain --log-to` takes them.
+    compiled: compile networks with torch.compile.
+    processes: the number of processes that torchrun starts for each run.
+    """
+
+    loggers: tuple[str, ...] = ()
+    compiled: bool = False
+    processes: int = 1
+
+    def arguments(self, runtime: Runtime) -> list[str]:
+        """Return the arguments of `smi pretrain` that are not part of a configuration."""
+        places = {
+            "root": runtime.root,
+            "device": runtime.device,
+            "num-workers": runtime.num_workers,
+        }
+        arguments = [f"--{name}={value}" for name, value in places.items() if value is not None]
+        arguments += [f"--log-to={name}" for name in self.loggers]
+        return [*arguments, "--compile"] if self.compiled else arguments
+
+    def command(self, run: GridRun) -> str:
+        """Return the shell command that makes a run."""
+        if self.processes == 1:
+            return run.command
+        torchrun = f"torchrun --nproc-per-node {self.processes} -m smi"
+        return run.command.replace("smi", torchrun, 1)
 
 
 def compare(
-    recipe: str | Path | None = None,
-    *,
     methods: Sequence[str],
+    *,
     out: str | Path,
+    recipe: str | Path | None = None,
+    data: str | Path | None = None,
     seeds: int = 3,
     sweep: str | None = None,
     protocols: Sequence[str] | None = None,
-    data: str | Path | None = None,
-    encoder: str | None = None,
-    epochs: int | None = None,
-    batch_size: int | None = None,
-    device: str | None = None,
-    root: str | Path | None = None,
-    num_workers: int | None = None,
-    loggers: Sequence[str] = (),
-    compiled: bool = False,
-    settings: Mapping[str, Any] | None = None,
     tables: str | Path | None = None,
-    processes: int = 1,
+    overrides: Mapping[str, Any] | None = None,
+    launch: Launch | None = None,
+    runtime: Runtime = Runtime(),
+    quiet: bool = False,
 ) -> Comparison:
-    """Make the runs that are not there yet, seed by seed, and compare all. What pretrain takes means the same here.
+    """Pretrain and evaluate the runs that do not exist yet, and compare all runs.
 
-    seeds: so many, from 0 on. sweep: "setting=value,value,…" of the methods that have this setting. protocols: those of evaluate.
-    tables: where tables and figure go, if not beside the runs: several comparisons may share those. processes: of torchrun, for each run.
-    A run whose training fails is noted, and the others are made; see `failed` of what is returned.
+    comparison = smi.compare(
+        ["SMI", "BarlowTwins"],
+        recipe="cifar10-small",
+        sweep="redundancy_weight=0.01,0.1",
+        out="runs/lambda",
+        overrides={"epochs": 100, "optimizer.lr": 0.05},
+    )
+
+    methods: names or import paths; differences are to the first one.
+    recipe, data: a recipe, a dataset or an image folder, as `pretrain` takes them.
+    seeds: the number of seeds, counted from 0.
+    sweep: "setting=value,value,…"; methods without this setting are run once.
+    protocols: how each run is evaluated, as `evaluate` takes them.
+    tables: the folder of tables and figure; None is `out`. Several comparisons may share runs.
+    overrides: settings of every run, for example {"epochs": 100}.
+    launch: how the processes of each run are started; None starts one process per run.
+
+    If the training of a run fails, it is noted and the other runs are made: see `failed` of the
+    returned comparison.
     """
-    _check(methods, seeds, settings or {})
-    check_loggers(loggers)
-    evaluate(
-        [], protocols=protocols, device=device
-    )  # refuses names there are none of, before anything runs
-    place, folder = Place(root, device, num_workers), expand(out)
-    named = {
-        "data": None if data is None else located(data),
-        "encoder": encoder,
-        "epochs": epochs,
-        "batch_size": batch_size,
-    }
-    asked = {
-        **(settings or {}),
-        **{key: value for key, value in named.items() if value is not None},
-    }
-    if recipe is None:
-        recipe, chosen = choose(asked, root, choose_device(device))
-        asked = {**chosen, **asked}
-    words = [
-        f"--{name}={value}"
-        for name, value in {"root": root, "device": device, "num-workers": num_workers}.items()
-        if value is not None
-    ]
-    words += [*(f"--log-to={name}" for name in loggers), *["--compile"] * compiled]
-    key, jobs = plan(
-        str(recipe),
-        asked,
-        methods=methods,
-        seeds=range(seeds),
-        sweep=sweep,
-        folder=folder,
-        words=words,
-    )
-    _prepare(jobs, place)
-    where = folder if tables is None else expand(tables)
-    work = Work(
-        jobs,
-        key,
-        where,
-        place,
-        protocols,
-        compiled,
-        {"recipe": str(recipe), "smi": __version__},
-        processes,
-    )
-    return work.run()
-
-
-def print_comparison(comparison: Comparison, out: str | Path) -> None:
-    print(
-        f"\n{comparison.text()}\n\nin {expand(out)}: table.md, table.csv, comparison.json, figure.html, runs/"
-    )
-    if comparison.failed:
-        raise TrainingError(
-            f"{len(comparison.failed)} of {sum(len(row.runs) for row in comparison.rows)} runs failed, as noted above"
+    launch = launch or Launch()
+    with quietly(quiet):
+        _check(methods, seeds, overrides or {}, launch)
+        evaluate([], protocols=protocols, runtime=runtime)  # refuses unknown protocols
+        settings = dict(overrides or {})
+        if data is not None:
+            settings["data"] = absolute_source(data)
+        if recipe is None:
+            recipe, chosen = choose_recipe_for(
+                settings, runtime.root, choose_device(runtime.device)
+            )
+            settings = {**chosen, **settings}
+        folder = expand(out)
+        grid = plan_grid(
+            str(recipe),
+            settings,
+            methods=methods,
+            seeds=range(seeds),
+            sweep=sweep,
+            folder=folder,
+            arguments=launch.arguments(runtime),
         )
+        _check_grid(grid, runtime)
+        runner = ComparisonRunner(
+            grid,
+            folder if tables is None else expand(tables),
+            recipe=str(recipe),
+            protocols=protocols,
+            launch=launch,
+            runtime=runtime,
+        )
+        comparison = runner.run()
+        say(f"\nwritten to {folder}: table.md, table.csv, comparison.json, figure.html, runs/\n")
+        return comparison
+
+
+# ------------------------------------------------------------------------------ checks
 
 
 def refuse_torchrun() -> None:
+    """Refuse to run under torchrun."""
     if "RANK" in os.environ:
-        raise UserError("a comparison starts its runs itself: use it without torchrun")
+        raise UserError("a comparison starts its own processes: run the command without torchrun")
 
 
-def _check(methods: Sequence[str], seeds: int, settings: Mapping[str, Any]) -> None:
+def _check(
+    methods: Sequence[str], seeds: int, overrides: Mapping[str, Any], launch: Launch
+) -> None:
+    """Refuse wrong arguments before anything is computed."""
     refuse_torchrun()
     if not methods:
-        raise UserError("name the methods to compare: --methods SMI BarlowTwins")
+        raise UserError("name the methods to compare, for example --methods SMI BarlowTwins")
     if seeds < 1:
         raise UserError(f"seeds must be 1 or more, not {seeds}")
-    for setting in settings:
-        if SHORT.get(setting, setting) in ("method.name", "seed"):
-            raise UserError(
-                f"{setting} is not for one setting here: --methods and --seeds say which runs are made"
-            )
+    for key in overrides:
+        if SHORT.get(key, key) in ("method.name", "seed"):
+            raise UserError(f"{key} cannot be set for all runs: use --methods and --seeds")
+    check_loggers(launch.loggers)
 
 
-def _prepare(jobs: Sequence[Job], place: Place) -> None:
-    """What can be found wrong before the first run is: other runs there, images, labels, networks."""
-    first = jobs[0].config
-    probing = dataclasses.replace(first, log=dataclasses.replace(first.log, probe_every=1.0))
-    images = Images.open(probing, root=place.root, num_workers=place.num_workers)
+def _check_grid(grid: Grid, runtime: Runtime) -> None:
+    """Refuse wrong images, labels, networks or existing runs before the first run starts."""
+    num_images = _check_images(grid.runs[0], runtime)
+    for run in grid.runs:
+        check_same(run, num_images)
+    for run in grid.runs:
+        if run.seed == 0 and not run.done:
+            build_method(run.config, num_images)
+
+
+def _check_images(run: GridRun, runtime: Runtime) -> int:
+    """Return the number of training images, refusing images that methods cannot be compared on."""
+    config = run.config
+    source = config.data.source
+    probing = dataclasses.replace(config, log=dataclasses.replace(config.log, probe_every=1.0))
+    images = Images.open(probing, root=runtime.root, num_workers=runtime.num_workers)
     try:
-        count = len(images.pretrain)
         if images.held_out is None:
             raise UserError(
-                f"methods are compared on labelled images, and {first.data.source} has {images.why_not}"
+                f"methods are compared on labelled images, but {source} has {images.why_not}"
             )
-        if (
-            images.bank is not None
-            and images.bank.labels is not None
-            and len(set(images.bank.labels.tolist())) < 2
-        ):
+        labels = None if images.bank is None else images.bank.labels
+        if labels is not None and len(set(labels.tolist())) < 2:
             raise UserError(
-                f"methods are compared by how well they tell classes apart, and {first.data.source} has one class"
+                f"methods are compared by how well they separate classes, but {source} has only "
+                "one class"
             )
-        Batches(images.pretrain, first.batch_size, seed=0)
+        Batches(images.pretrain, config.batch_size, seed=0)  # refuses a batch that is too large
+        return len(images.pretrain)
     finally:
         images.close()
-    for job in jobs:
-        check_same(job, count)
-    for job in jobs:
-        if job.seed == 0 and not job.done:
-            create(job.config, count)
 
 
-class Work:
-    """On the jobs of a comparison, and what came of them."""
+# ------------------------------------------------------------------------------ the runs
+
+
+class ComparisonRunner:
+    """Make the missing runs of a grid, evaluate all, and write the comparison after each run."""
 
     def __init__(
         self,
-        jobs: Sequence[Job],
-        swept: str | None,
+        grid: Grid,
         folder: Path,
-        place: Place,
+        *,
+        recipe: str,
         protocols: Sequence[str] | None,
-        compiled: bool,
-        about: Mapping[str, Any],
-        processes: int = 1,
+        launch: Launch,
+        runtime: Runtime,
     ):
-        self.jobs, self.swept, self.folder, self.place, self.protocols, self.compiled = (
-            jobs,
-            swept,
-            folder,
-            place,
-            protocols,
-            compiled,
-        )
-        self.processes = processes
+        self.grid = grid
+        self.folder = folder
+        self.protocols = protocols
+        self.launch = launch
+        self.runtime = runtime
+        self.device = choose_device(runtime.device)
         self.about = {
-            **about,
-            "device": describe_device(choose_device(place.device)),
+            "recipe": recipe,
+            "smi": __version__,
+            "device": describe_device(self.device),
             "versions": versions(),
         }
-        self.trained: dict[str, list[Trained]] = {job.row: [] for job in jobs}
-        self.took: dict[
-            str, float
-        ] = {}  # seconds of a row's run, if it was made from its beginning
-        self.loss_ms = self._measured_before()
+        self.trained: dict[str, list[TrainedRun]] = {run.row: [] for run in grid.runs}
+        self.seconds: dict[str, float] = {}  # of a complete run of each row
+        self.loss_ms = self._read_loss_times()
 
     def run(self) -> Comparison:
-        """Make what is missing; the tables are written anew after each run."""
-        there = [job for job in self.jobs if job.done]
-        missing = {number: job for number, job in enumerate(self.jobs, 1) if job not in there}
-        if there:
-            print(f"{len(there)} of {len(self.jobs)} runs are there already", flush=True)
-        for job in there:  # first, so that stopped at any time the tables have all there is
-            self._look(job, job.failed)
-            if (trained := self.trained[job.row][-1]).step_ms and not trained.failed:
-                self.took.setdefault(
-                    job.row, 1e-3 * trained.step_ms * trained.steps
-                )  # nearly: without what is no step
-        if there:
+        """Make the missing runs, and return the comparison of all runs."""
+        existing = [run for run in self.grid.runs if run.done]
+        if existing:
+            say(f"{len(existing)} of {len(self.grid.runs)} runs exist already")
+            # first of all, so that tables are complete whenever the comparison is stopped
+            for run in existing:
+                self._add_existing(run)
             self._write()
-        for number, job in missing.items():
-            begun, fresh = time.perf_counter(), not job.status
-            print(f"\nrun {number}/{len(self.jobs)}: {job.name}{self._left(number)}", flush=True)
-            reason = self._train(job, number)
-            self._look(job, job.failed or reason)
-            if fresh and not reason:
-                self.took[job.row] = time.perf_counter() - begun
-            self._write()
+        for number, run in enumerate(self.grid.runs, 1):
+            if run not in existing:
+                self._add_new(run, number)
+                self._write()
         return self.comparison()
 
-    def _write(self) -> None:
-        with disk_errors(f"writing to {self.folder}"):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self.comparison().write(self.folder)
-            write_figure(self.comparison(), self.folder / "figure.html")
-
     def comparison(self) -> Comparison:
-        kinds = {job.row: job for job in self.jobs}
+        """Return the comparison of the runs so far."""
+        firsts: dict[str, GridRun] = {}
+        for run in self.grid.runs:
+            firsts.setdefault(run.row, run)
         rows = tuple(
             Row(
-                kinds[name].method,
-                kinds[name].value,
+                firsts[name].method,
+                firsts[name].value,
                 name,
                 tuple(sorted(runs, key=lambda run: run.seed)),
                 self.loss_ms.get(name),
             )
             for name, runs in self.trained.items()
         )
-        seeds = tuple(dict.fromkeys(job.seed for job in self.jobs))
-        return Comparison(
-            rows, seeds, self.swept, {**self.about, "made": datetime.date.today().isoformat()}
-        )
+        about = {**self.about, "made": datetime.date.today().isoformat()}
+        return Comparison(rows, self.grid.seeds, self.grid.swept, about)
 
-    def _left(self, number: int) -> str:
-        """From what was made so far; a row that was not counts as the mean of the others."""
-        if not self.took:
+    def _write(self) -> None:
+        """Write tables and figure."""
+        comparison = self.comparison()
+        with disk_errors(f"writing to {self.folder}"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            comparison.write(self.folder)
+            write_figure(comparison, self.folder / "figure.html")
+
+    def _add_existing(self, run: GridRun) -> None:
+        """Evaluate a run that was made before."""
+        trained = self._evaluate(run, run.failed)
+        if trained.step_ms and not trained.failed:
+            # an approximation: probes and checkpoints take time besides steps
+            self.seconds.setdefault(run.row, 1e-3 * trained.step_ms * trained.steps)
+
+    def _add_new(self, run: GridRun, number: int) -> None:
+        """Train and evaluate a run."""
+        start = time.perf_counter()
+        is_new = not run.status
+        say(f"\nrun {number}/{len(self.grid.runs)}: {run.name}{self._time_left(number)}")
+        failure = self._train(run, number)
+        self._evaluate(run, run.failed or failure)
+        if is_new and not failure:
+            self.seconds[run.row] = time.perf_counter() - start
+
+    def _time_left(self, number: int) -> str:
+        """Estimate the remaining time; a row without a time counts as the mean of the others."""
+        if not self.seconds:
             return ""
-        mean = sum(self.took.values()) / len(self.took)
-        seconds = sum(
-            self.took.get(job.row, mean) for job in self.jobs[number - 1 :] if not job.done
-        )
+        mean = sum(self.seconds.values()) / len(self.seconds)
+        remaining = [run for run in self.grid.runs[number - 1 :] if not run.done]
+        seconds = sum(self.seconds.get(run.row, mean) for run in remaining)
         return f" (about {duration(seconds)} left)"
 
-    def _train(self, job: Job, number: int) -> str:
-        """Why it failed, if it did."""
-        code = call(job.words, self.processes)
+    def _train(self, run: GridRun, number: int) -> str:
+        """Train a run in a process of its own; return why it failed, or nothing."""
+        code = call(run.arguments, self.launch.processes)
         if code == 0:
             return ""
-        if code in STOPPED:
-            print(
-                f"stopped in run {number} of {len(self.jobs)}; the same command goes on from there",
-                flush=True,
-            )
-            raise Stopped(-code if code < 0 else code - 128)
-        if code == 2:
-            raise UserError(f"{job.name} was refused: the sentence above says why")
-        return job.failed or (
-            f"killed by signal {-code}, perhaps for want of memory"
-            if code < 0
-            else f"its process ended with code {code}"
-        )
+        if code in STOP_CODES:
+            say(f"stopped in run {number} of {len(self.grid.runs)}; rerun the command to resume")
+            raise ComparisonStopped(-code if code < 0 else code - 128)
+        if code == USAGE_ERROR:
+            raise UserError(f"{run.name} was refused; see the message above")
+        if run.failed:
+            return run.failed
+        if code < 0:
+            return f"killed by signal {-code}, perhaps because memory ran out"
+        return f"its process ended with exit code {code}"
 
-    def _look(self, job: Job, failed: str) -> None:
-        """What the run scored and took."""
+    def _evaluate(self, run: GridRun, failure: str) -> TrainedRun:
+        """Add the scores and costs of a run to the comparison."""
         results: Sequence[Result] = ()
-        if not failed:
+        if not failure:
             try:
                 ((_, results),) = evaluate(
-                    [job.folder], protocols=self.protocols, seed=0, **dataclasses.asdict(self.place)
-                )
-            except (
-                UserError
-            ) as error:  # an encoder that diverged, say; the other runs are none the worse
-                failed = f"it could not be evaluated: {error}"
-        command = (
-            job.command
-            if self.processes == 1
-            else job.command.replace("smi", f"torchrun --nproc-per-node {self.processes} -m smi", 1)
+                    [run.folder], protocols=self.protocols, runtime=self.runtime
+                ).rows
+            except UserError as error:  # for example, an encoder that diverged
+                failure = f"it could not be evaluated: {error}"
+        trained = TrainedRun.read(
+            run.folder,
+            seed=run.seed,
+            command=self.launch.command(run),
+            results=results,
+            failed=failure,
         )
-        self.trained[job.row].append(
-            Trained.read(job.folder, seed=job.seed, command=command, results=results, failed=failed)
-        )
-        if not failed and not self.compiled and self.processes == 1 and job.row not in self.loss_ms:
-            self.loss_ms[job.row] = self._measure_loss(job)
-        give_back(choose_device(self.place.device))
+        self.trained[run.row].append(trained)
+        comparable = not self.launch.compiled and self.launch.processes == 1
+        if not failure and comparable and run.row not in self.loss_ms:
+            self.loss_ms[run.row] = self._measure_loss(run)
+        release_memory(self.device)
+        return trained
 
-    def _measure_loss(self, job: Job) -> float | None:
-        """Milliseconds, with the trained weights and the first batch of the run."""
-        config, device = job.config, choose_device(self.place.device)
-        images = Images.open(config, root=self.place.root, num_workers=self.place.num_workers)
+    def _measure_loss(self, run: GridRun) -> float | None:
+        """Return the milliseconds of the loss, with the trained weights and the first batch."""
+        config = run.config
+        images = Images.open(config, root=self.runtime.root, num_workers=self.runtime.num_workers)
         try:
-            batch = (
-                Batches(images.pretrain, config.batch_size, seed=config.seed).batch(0).to(device)
-            )
-            method = create(config, len(images.pretrain)).to(device)
+            batches = Batches(images.pretrain, config.batch_size, seed=config.seed)
+            batch = batches.batch(0).to(self.device)
         finally:
             images.close()
-        method.load_state_dict(load_checkpoint(Run(job.folder).checkpoint, device)["method"])
-        method.progress, method.epoch = 1.0, config.epochs - 1
-        views = create_views(config, method)(batch.images, batch.generator())
-        seconds = loss_seconds(
-            method, views, batch, precision=choose_precision(config.precision, device)
-        )
+        method = load_method(Run(run.folder), device=self.device)
+        method.progress = 1.0
+        method.epoch = config.epochs - 1
+        views = load_views(Run(run.folder), method)(batch.images, batch.generator())
+        precision = choose_precision(config.precision, self.device)
+        seconds = loss_seconds(method, views, batch, precision=precision)
         return None if seconds is None else 1e3 * seconds
 
-    def _measured_before(self) -> dict[str, float | None]:
-        """On this device, of rows that have runs, so that the numbers of a comparison do not change when it is extended."""
-        known = {job.row for job in self.jobs if job.done}
+    def _read_loss_times(self) -> dict[str, float | None]:
+        """Read loss times that were measured on this device, for rows that have finished runs.
+
+        The numbers of a comparison then stay the same when it is extended.
+        """
+        rows_with_runs = {run.row for run in self.grid.runs if run.done}
         try:
-            document = json.loads((self.folder / "comparison.json").read_text(encoding="utf-8"))
-            rows = document["rows"] if document["device"] == self.about["device"] else []
+            document = json.loads((self.folder / COMPARISON).read_text(encoding="utf-8"))
+            if document["device"] != self.about["device"]:
+                return {}
             return {
                 row["name"]: row["loss_ms"]
-                for row in rows
-                if row["loss_ms"] is not None and row["name"] in known
+                for row in document["rows"]
+                if row["loss_ms"] is not None and row["name"] in rows_with_runs
             }
-        except (OSError, ValueError, KeyError, TypeError):  # not there, or someone's own
+        except (OSError, ValueError, KeyError, TypeError):  # missing, or not ours
             return {}
 
 
-def call(words: Sequence[str], processes: int = 1) -> int:
-    """`smi` in a process of its own, or in several, which find modules where this one does. They are asked to stop when we are."""
+def call(arguments: Sequence[str], processes: int = 1) -> int:
+    """Run `smi` in one process or under torchrun, and return its exit code.
+
+    The processes find modules where this one does. A signal that stops this process stops them.
+    """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-P", "-c", START, "smi", *words]
+    command = [sys.executable, "-P", "-c", START]
     if processes > 1:
-        command[4:4] = [
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc-per-node={processes}",
-            "-m",
-        ]
-        environment |= {"PYTHONSAFEPATH": "1"}  # as -P, for those that torchrun starts
+        command += ["torch.distributed.run", "--standalone"]
+        command += [f"--nproc-per-node={processes}", "-m"]
+        environment |= {"PYTHONSAFEPATH": "1"}  # the same as -P, for processes of torchrun
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    command += ["smi", *arguments]
+    # errors and warnings of a run are shown even if the caller asked for silence
+    options: dict[str, Any] = {"stdout": subprocess.DEVNULL} if is_quiet() else {}
     with stop_signals() as stop:
-        process = subprocess.Popen(command, env=environment)
-        told = False
+        process = subprocess.Popen(command, env=environment, **options)
+        terminated = False
         try:
             while process.poll() is None:
-                if stop.asked and not told:
-                    process.terminate()  # a terminal's Ctrl-C has reached it already; a signal to this process alone has not
-                    told = True
-                time.sleep(0.1)
+                if stop.asked and not terminated:
+                    # a Ctrl-C in a terminal reaches the run; a signal to this process does not
+                    process.terminate()
+                    terminated = True
+                time.sleep(POLL_SECONDS)
         finally:
             process.wait()
     return -stop.signal if stop.asked else process.returncode

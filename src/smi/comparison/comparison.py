@@ -1,35 +1,43 @@
-"""Runs of several methods under the same seeds, beside each other, as tables.
+"""Compare the scores of several methods that were trained under the same seeds.
 
-A score's interval is Student's, over seeds. Differences are taken seed by seed, where two runs began with one encoder and saw one order of
-images: what a seed does to both is not in them. Scores are counted in whole test images: no interval of a difference is narrower than
-that rounding alone would make it.
+comparison = Comparison.read(Path("runs/lambda"))
+print(comparison.text())
+
+The interval of a score is Student's 95 % interval over seeds. Differences are taken seed by seed:
+two runs of one seed start from the same encoder and see the images in the same order, so the
+effect of the seed on both cancels. Scores count whole test images, so the interval of a difference
+is never narrower than that rounding alone would make it.
 """
 
-import csv
-import io
 import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from smi.errors import UserError
+from smi.errors import TrainingError, UserError
 from smi.evaluation.results import Result, Score
-from smi.files import write_text
-from smi.intervals import half_interval, interval
-from smi.runs.collect import locate_run
+from smi.files import write_json, write_text
+from smi.intervals import interval, paired_interval
+from smi.runs.collect import COMPARISON, locate_run
 from smi.runs.run import Run
-from smi.tables import Table
+from smi.tables import NONE, Table
 from smi.terminal import printable
 
-Column = tuple[str, str]  # the stamp of a protocol, and one of its scores
+Column = tuple[str, str]  # the stamp of a protocol, and the name of one of its scores
+
+COST_NOTE = (
+    "ms/step: the median over logged lines and seeds. "
+    "loss: the share of a step, forward and backward, that is not spent in networks. "
+    "peak MB: memory of tensors on a GPU, of the whole process on a CPU"
+)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds; the ends of its 95 % interval where there are two or more."""
+    """Hold a mean over seeds, with its 95 % interval if there are two seeds or more."""
 
     mean: float
     low: float | None
@@ -38,6 +46,7 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Mapping[int, float]) -> "Estimate | None":
+        """Estimate the mean of values by seed; None if there are none."""
         seeds = tuple(sorted(values))
         if len(seeds) < 2:
             return cls(values[seeds[0]], None, None, seeds) if seeds else None
@@ -45,19 +54,21 @@ class Estimate:
 
     @classmethod
     def of_differences(
-        cls, ours: Mapping[int, float], other: Mapping[int, float], step: float = 0.0
+        cls, ours: Mapping[int, float], theirs: Mapping[int, float], step: float = 0.0
     ) -> "Estimate | None":
-        """Over the seeds that both have. step: between two neighbouring scores, 0 if it is not known."""
-        gap = cls.of({seed: ours[seed] - other[seed] for seed in ours if seed in other})
-        if gap is None or gap.low is None:
-            return gap
-        half = max(
-            gap.half, half_interval(step * (1 / 6) ** 0.5, len(gap.seeds))
-        )  # a rounded score has variance step² / 12, a difference two
-        return cls(gap.mean, gap.mean - half, gap.mean + half, gap.seeds)
+        """Estimate the mean of ours - theirs over the seeds that both have.
+
+        step: the distance between two neighbouring scores; 0 if unknown.
+        """
+        seeds = tuple(sorted(seed for seed in ours if seed in theirs))
+        if len(seeds) < 2:
+            return cls.of({seed: ours[seed] - theirs[seed] for seed in seeds})
+        pairs = [ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]
+        return cls(*paired_interval(*pairs, step), seeds)
 
     @property
     def half(self) -> float:
+        """Return half the width of the interval, or 0 without one."""
         return 0.0 if self.high is None else self.high - self.mean
 
     def __str__(self) -> str:
@@ -65,19 +76,23 @@ class Estimate:
 
     @property
     def points(self) -> str:
-        """As a difference, in percentage points."""
+        """Format a difference in percentage points."""
         return f"{100 * self.mean:+.1f}" + ("" if self.low is None else f" ± {100 * self.half:.1f}")
 
 
 def step_of(result: Result) -> float:
-    """Between two neighbouring scores: one test image, in one of the draws where a score is a mean over them; 0 if that is not known."""
-    images, draws = result.protocol.get("test", {}).get("images"), result.protocol.get("draws", 1)
+    """Return the distance between two neighbouring scores: one test image; 0 if unknown.
+
+    If a score is a mean over draws, it is one test image in one draw.
+    """
+    images = result.protocol.get("test", {}).get("images")
+    draws = result.protocol.get("draws", 1)
     return 1 / (images * draws) if images else 0.0
 
 
 @dataclass(frozen=True)
-class Trained:
-    """One run of a row: what it scored, or why it did not end."""
+class TrainedRun:
+    """Hold the scores and costs of one run of a row, or the reason why it failed."""
 
     seed: int
     folder: str
@@ -98,65 +113,80 @@ class Trained:
         command: str,
         results: Sequence[Result] = (),
         failed: str = "",
-    ) -> "Trained":
-        """With the times and memory that the run logged."""
+    ) -> "TrainedRun":
+        """Add the times and the memory that the run logged."""
         if not (folder / "config.yaml").is_file():
             return cls(seed, str(folder), command, failed=failed)
         run = Run(folder)
-        batch, lines = run.config["batch_size"], run.metrics()
-        timings, steps = (
-            [line["timing"] for line in lines if "timing" in line],
-            lines[-1]["step"] if lines else 0,
-        )
-        step_ms = (
-            statistics.median(1e3 * batch / timing["images_per_second"] for timing in timings)
-            if timings
-            else None
-        )
-        peak_mb = max((timing["peak_memory_mb"] for timing in timings), default=None)
+        batch_size = run.config["batch_size"]
+        lines = run.metrics()
+        timings = [line["timing"] for line in lines if "timing" in line]
+        times = [1e3 * batch_size / timing["images_per_second"] for timing in timings]
         return cls(
             seed,
             str(folder),
             command,
             tuple(results),
             failed,
-            step_ms,
-            peak_mb,
-            str(run.about.get("device", "")),
-            steps,
+            step_ms=statistics.median(times) if times else None,
+            peak_mb=max((timing["peak_memory_mb"] for timing in timings), default=None),
+            device=str(run.about.get("device", "")),
+            steps=lines[-1]["step"] if lines else 0,
         )
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain values for comparison.json."""
+        scores = [
+            {"stamp": result.stamp, "score": score.name, "value": score.value}
+            for result in self.results
+            for score in result.scores
+        ]
+        return asdict(self) | {"results": scores}
 
 
 @dataclass(frozen=True)
 class Row:
-    """A method, with one value of what is swept if it has that."""
+    """Hold the runs of one method with one value of the swept setting."""
 
     method: str
-    value: Any
+    value: Any  # None for a method that does not have the swept setting
     name: str
-    runs: tuple[Trained, ...]
+    runs: tuple[TrainedRun, ...]
     loss_ms: float | None = None  # None: not measured
 
     @property
     def step_ms(self) -> float | None:
-        return (
-            statistics.median(times)
-            if (times := [run.step_ms for run in self.runs if run.step_ms is not None])
-            else None
-        )
+        """Return the median time of a step over runs."""
+        times = [run.step_ms for run in self.runs if run.step_ms is not None]
+        return statistics.median(times) if times else None
 
     @property
     def peak_mb(self) -> float | None:
+        """Return the highest peak memory of all runs."""
         return max((run.peak_mb for run in self.runs if run.peak_mb is not None), default=None)
 
     @property
     def loss_share(self) -> float | None:
+        """Return the share of a step that its loss takes."""
         return self.loss_ms / self.step_ms if self.loss_ms is not None and self.step_ms else None
+
+    @property
+    def costs(self) -> list[str]:
+        """Format the time of a step, the share of the loss, and the peak memory."""
+        step = NONE
+        if self.step_ms is not None:
+            step = f"{self.step_ms:.3g}" if self.step_ms < 100 else f"{self.step_ms:,.0f}"
+        share = NONE if self.loss_share is None else f"{self.loss_share:.1%}"
+        memory = NONE if self.peak_mb is None else f"{self.peak_mb:,.0f}"
+        return [step, share, memory]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """comparison.text() is what the command prints; `score` and `difference` are its numbers. Differences are to the first row."""
+    """Hold the rows of a comparison. Differences are to the first row.
+
+    `score` and `difference` return numbers; `text`, `markdown` and `csv` return tables.
+    """
 
     rows: tuple[Row, ...]
     seeds: tuple[int, ...]
@@ -165,37 +195,48 @@ class Comparison:
 
     @classmethod
     def read(cls, folder: Path) -> "Comparison":
-        """From comparison.json; runs are looked for in this folder, wherever it is now, then where they were made.
+        """Read comparison.json; scores do not have intervals of their own.
 
-        Scores have no intervals of their own.
+        Runs are searched in this folder, then where they were made.
         """
-        path = folder / "comparison.json"
+        path = folder / COMPARISON
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            document = json.loads(path.read_text(encoding="utf-8"))
             protocols = {}
-            for protocol in found.pop("protocols"):
-                key, sentence = protocol.pop("stamp"), protocol.pop("sentence")
-                protocols[key] = protocol, sentence
-            rows = tuple(_row(folder, row, protocols) for row in found.pop("rows"))
-            seeds, swept, _ = tuple(found.pop("seeds")), found.pop("swept"), found.pop("notes")
+            for protocol in document.pop("protocols"):
+                stamp, sentence = protocol.pop("stamp"), protocol.pop("sentence")
+                protocols[stamp] = protocol, sentence
+            rows = tuple(_read_row(folder, row, protocols) for row in document.pop("rows"))
+            seeds, swept = tuple(document.pop("seeds")), document.pop("swept")
+            document.pop("notes")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
-                f"{path} is not that of a comparison ({error!r}): `smi compare` writes it anew"
+                f"{path} does not describe a comparison ({error!r}). Run `smi compare` again to "
+                "rewrite it."
             ) from error
-        return cls(rows, seeds, swept, found)
+        return cls(rows, seeds, swept, document)
+
+    def write(self, folder: Path) -> None:
+        """Write comparison.json, table.md and table.csv."""
+        write_json(folder / COMPARISON, self.plain())
+        write_text(folder / "table.md", self.markdown())
+        write_text(folder / "table.csv", self.csv())
+
+    # ------------------------------------------------------------------------------ numbers
 
     @cached_property
     def protocols(self) -> dict[str, Result]:
-        """By their stamps, each with the first result under it."""
-        found: dict[str, Result] = {}
+        """Return the first result under each protocol, by the stamp of the protocol."""
+        firsts: dict[str, Result] = {}
         for row in self.rows:
             for run in row.runs:
                 for result in run.results:
-                    found.setdefault(result.stamp, result)
-        return found
+                    firsts.setdefault(result.stamp, result)
+        return firsts
 
     @property
     def columns(self) -> list[Column]:
+        """Return all scores of all protocols."""
         return [
             (stamp, score.name)
             for stamp, result in self.protocols.items()
@@ -203,6 +244,7 @@ class Comparison:
         ]
 
     def values(self, row: Row, column: Column) -> dict[int, float]:
+        """Return the scores of a row by seed."""
         stamp, name = column
         return {
             run.seed: score.value
@@ -213,144 +255,80 @@ class Comparison:
         }
 
     def score(self, row: Row, column: Column) -> Estimate | None:
+        """Return the mean score of a row."""
         return Estimate.of(self.values(row, column))
 
     def difference(self, row: Row, column: Column) -> Estimate | None:
-        """To the first row, over the seeds that both have."""
+        """Return the mean difference to the first row, over the seeds that both have."""
         step = 0.0 if row is self.rows[0] else step_of(self.protocols[column[0]])
         return Estimate.of_differences(
             self.values(row, column), self.values(self.rows[0], column), step
         )
 
     @property
-    def failed(self) -> list[tuple[str, Trained]]:
+    def failed(self) -> list[tuple[str, TrainedRun]]:
+        """Return the failed runs, each with the name of its row."""
         return [(row.name, run) for row in self.rows for run in row.runs if run.failed]
 
-    def notes(self) -> Iterator[str]:
-        done = sum(len(row.runs) for row in self.rows)
-        if done < (total := len(self.rows) * len(self.seeds)):
-            yield f"so far {done} of {total} runs"
-        if len(self.seeds) == 1:
-            yield "one seed: there are no intervals, and a difference may be chance"
-        for name, run in self.failed:
-            yield f"failed: {name}, seed {run.seed}: {run.failed}"
-        kinds: dict[str, list[str]] = {}
-        for stamp, result in self.protocols.items():
-            kinds.setdefault(result.protocol["name"], []).append(stamp)
-        for kind, stamps in kinds.items():
-            if len(stamps) > 1:
-                yield f"not comparable: {kind} was not the same for all runs (stamps {', '.join(stamps)}), so it has several columns"
-        if len(devices := {run.device for row in self.rows for run in row.runs if run.device}) > 1:
-            yield f"times and memory are not comparable: runs were made on {'; '.join(sorted(devices))}"
+    def raise_if_failed(self) -> None:
+        """Raise an error that counts the failed runs, if there are any."""
+        if self.failed:
+            total = sum(len(row.runs) for row in self.rows)
+            raise TrainingError(f"{len(self.failed)} of {total} runs failed; see the notes above")
 
-    # ------------------------------------------------------------------------------------------------------------------- as tables
+    # ------------------------------------------------------------------------------ tables
 
     def text(self) -> str:
-        return self._text(lambda headers, lines: Table.of(headers, lines).text())
+        """Format all tables for a terminal, with notes beneath."""
+        *tables, last = self.tables()
+        tables.append(replace(last, notes=tuple(self.notes())))
+        return "\n\n".join(table.text() for table in tables)
 
     def markdown(self) -> str:
-        return self._text(_pipes, heading="## ", item="- ") + "\n"
+        """Format all tables as Markdown, with a list of notes beneath."""
+        parts = [f"## {table.title}\n\n{table.markdown()}" for table in self.tables()]
+        notes = "\n".join(f"- {note}" for note in self.notes())
+        return "\n\n".join([*parts, notes]) + "\n"
 
-    def _text(
-        self,
-        draw: Callable[[list[str], list[list[str]]], str],
-        *,
-        heading: str = "",
-        item: str = "",
-    ) -> str:
-        parts = [
-            text
-            for title, headers, lines in self.tables()
-            for text in (f"{heading}{title}", draw(headers, lines))
-        ]
-        return "\n\n".join([*parts, "\n".join(f"{item}{line}" for line in self.beneath())])
+    def csv(self) -> str:
+        """Format one line per row: scores between 0 and 1, milliseconds and MB."""
+        return Table.of([], [], records=[self._record(row) for row in self.rows]).csv()
 
-    def tables(self) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-        """Titles, headers and lines: scores and costs, then differences."""
-        names = self._heads()
-        scores = [
-            [row.name, *(_cell(self.score(row, c)) for c in self.columns), *_cost(row)]
-            for row in self.rows
-        ]
-        title = f"Mean{' and 95 % interval' * (len(self.seeds) > 1)} over {_seeds(self.seeds)}"
-        yield title, ["", *names, "ms/step", "loss", "peak MB"], scores
-        if len(self.rows) > 1 and names:
-            lines = [
-                [row.name, *(_points(self.difference(row, c)) for c in self.columns)]
+    def tables(self) -> list[Table]:
+        """Return a table of scores and costs, then one of differences if there are several rows."""
+        names = self._column_names()
+        interval_title = " and 95 % interval" if len(self.seeds) > 1 else ""
+        seeds = f"{len(self.seeds)} seed{'s' if len(self.seeds) > 1 else ''}"
+        scores = Table.of(
+            ["", *names, "ms/step", "loss", "peak MB"],
+            [
+                [row.name, *(_score_cell(self.score(row, c)) for c in self.columns), *row.costs]
+                for row in self.rows
+            ],
+            title=f"Mean{interval_title} over {seeds}",
+        )
+        if len(self.rows) < 2 or not names:
+            return [scores]
+        differences = Table.of(
+            ["", *names],
+            [
+                [row.name, *(_points_cell(self.difference(row, c)) for c in self.columns)]
                 for row in self.rows[1:]
-            ]
-            yield (
-                f"Differences to {self.rows[0].name} in percentage points, paired by seed",
-                ["", *names],
-                lines,
-            )
+            ],
+            title=f"Differences to {self.rows[0].name} in percentage points, paired by seed",
+        )
+        return [scores, differences]
 
-    def beneath(self) -> list[str]:
-        """Sentences about the tables."""
-        kinds = [
+    def notes(self) -> list[str]:
+        """Return sentences about protocols, costs and caveats, to stand beneath the tables."""
+        protocols = [
             f"{r.protocol['name']} on {r.protocol['data']}, stamp {stamp}: {r.sentence}"
             for stamp, r in self.protocols.items()
         ]
-        return [printable(line) for line in (*kinds, COSTS, *self.notes())]
-
-    def _heads(self) -> list[str]:
-        """Of the columns; where a protocol was not the same for all, with its stamp."""
-        kinds = [result.protocol["name"] for result in self.protocols.values()]
-        several = {
-            stamp
-            for stamp, result in self.protocols.items()
-            if kinds.count(result.protocol["name"]) > 1
-        }
-        return [f"{name} ({stamp})" if stamp in several else name for stamp, name in self.columns]
-
-    def csv(self) -> str:
-        """A line for each row of the tables; plain numbers between 0 and 1, milliseconds and MB."""
-        names = self._heads()
-        parts = ("mean", "low", "high", "seeds", "difference", "difference low", "difference high")
-        headers = [
-            "name",
-            "method",
-            *([self.swept] if self.swept else []),
-            *(f"{name} {part}" for name in names for part in parts),
-        ]
-        file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*headers, "step ms", "loss ms", "loss share", "peak MB", "failed"])
-        for row in self.rows:
-            cells: list[Any] = [row.name, row.method, *([row.value] if self.swept else [])]
-            for column in self.columns:
-                score, difference = self.score(row, column), self.difference(row, column)
-                cells += (
-                    [score.mean, score.low, score.high, len(score.seeds)] if score else [None] * 4
-                )
-                cells += (
-                    [difference.mean, difference.low, difference.high] if difference else [None] * 3
-                )
-            failed = sum(bool(run.failed) for run in row.runs)
-            writer.writerow([*cells, row.step_ms, row.loss_ms, row.loss_share, row.peak_mb, failed])
-        return file.getvalue()
+        return [printable(line) for line in (*protocols, COST_NOTE, *self._caveats())]
 
     def plain(self) -> dict[str, Any]:
-        """Everything, for comparison.json."""
-
-        def estimates(
-            of: Callable[[Row, Column], Estimate | None], row: Row
-        ) -> list[dict[str, Any]]:
-            found = [(column, of(row, column)) for column in self.columns]
-            return [
-                {"stamp": stamp, "score": name, **asdict(value)}
-                for (stamp, name), value in found
-                if value
-            ]
-
-        def run(trained: Trained) -> dict[str, Any]:
-            scores = [
-                {"stamp": r.stamp, "score": s.name, "value": s.value}
-                for r in trained.results
-                for s in r.scores
-            ]
-            return asdict(trained) | {"results": scores}
-
+        """Return everything as plain values, for comparison.json."""
         return self.about | {
             "seeds": list(self.seeds),
             "swept": self.swept,
@@ -358,85 +336,123 @@ class Comparison:
                 {"stamp": stamp, "sentence": r.sentence, **r.protocol}
                 for stamp, r in self.protocols.items()
             ],
-            "rows": [
-                {
-                    "name": row.name,
-                    "method": row.method,
-                    "value": row.value,
-                    "scores": estimates(self.score, row),
-                    "differences": estimates(self.difference, row),
-                    "step_ms": row.step_ms,
-                    "loss_ms": row.loss_ms,
-                    "loss_share": row.loss_share,
-                    "peak_mb": row.peak_mb,
-                    "runs": [run(trained) for trained in row.runs],
-                }
-                for row in self.rows
-            ],
-            "notes": list(self.notes()),
+            "rows": [self._plain_row(row) for row in self.rows],
+            "notes": list(self._caveats()),
         }
 
-    def write(self, folder: Path) -> None:
-        """comparison.json, table.md and table.csv."""
-        document = json.dumps(self.plain(), indent=2) + "\n"
-        for name, text in {
-            "comparison.json": document,
-            "table.md": self.markdown(),
-            "table.csv": self.csv(),
-        }.items():
-            write_text(folder / name, text)
+    def _caveats(self) -> Iterator[str]:
+        """Yield the reasons to read the tables with care."""
+        done = sum(len(row.runs) for row in self.rows)
+        total = len(self.rows) * len(self.seeds)
+        if done < total:
+            yield f"so far {done} of {total} runs"
+        if len(self.seeds) == 1:
+            yield "one seed: there are no intervals, and a difference may be due to chance"
+        for name, run in self.failed:
+            yield f"failed: {name}, seed {run.seed}: {run.failed}"
+        stamps_by_kind: dict[str, list[str]] = {}
+        for stamp, result in self.protocols.items():
+            stamps_by_kind.setdefault(result.protocol["name"], []).append(stamp)
+        for kind, stamps in stamps_by_kind.items():
+            if len(stamps) > 1:
+                yield (
+                    f"not comparable: runs were evaluated under different {kind} protocols "
+                    f"(stamps {', '.join(stamps)}), so {kind} has several columns"
+                )
+        devices = {run.device for row in self.rows for run in row.runs if run.device}
+        if len(devices) > 1:
+            yield (
+                "times and memory are not comparable: runs were made on "
+                f"{'; '.join(sorted(devices))}"
+            )
+
+    def _column_names(self) -> list[str]:
+        """Return the headers of all scores, with stamps where a name would be ambiguous."""
+        kinds = [result.protocol["name"] for result in self.protocols.values()]
+        names = [name for _, name in self.columns]
+        return [
+            f"{name} ({stamp})"
+            if kinds.count(self.protocols[stamp].protocol["name"]) > 1 or names.count(name) > 1
+            else name
+            for stamp, name in self.columns
+        ]
+
+    def _record(self, row: Row) -> dict[str, Any]:
+        """Return the numbers of a row by column of table.csv."""
+        record: dict[str, Any] = {"name": row.name, "method": row.method}
+        if self.swept:
+            record[self.swept] = row.value
+        for name, column in zip(self._column_names(), self.columns, strict=True):
+            score = self.score(row, column)
+            mean, low, high = _numbers(score)
+            record |= {f"{name} mean": mean, f"{name} low": low, f"{name} high": high}
+            record[f"{name} seeds"] = None if score is None else len(score.seeds)
+            mean, low, high = _numbers(self.difference(row, column))
+            record[f"{name} difference"] = mean
+            record |= {f"{name} difference low": low, f"{name} difference high": high}
+        return record | {
+            "step ms": row.step_ms,
+            "loss ms": row.loss_ms,
+            "loss share": row.loss_share,
+            "peak MB": row.peak_mb,
+            "failed": sum(bool(run.failed) for run in row.runs),
+        }
+
+    def _plain_row(self, row: Row) -> dict[str, Any]:
+        """Return the entry of a row in comparison.json."""
+        return {
+            "name": row.name,
+            "method": row.method,
+            "value": row.value,
+            "scores": self._plain_estimates(row, self.score),
+            "differences": self._plain_estimates(row, self.difference),
+            "step_ms": row.step_ms,
+            "loss_ms": row.loss_ms,
+            "loss_share": row.loss_share,
+            "peak_mb": row.peak_mb,
+            "runs": [run.plain() for run in row.runs],
+        }
+
+    def _plain_estimates(
+        self, row: Row, estimate: Callable[[Row, Column], Estimate | None]
+    ) -> list[dict[str, Any]]:
+        """Return an entry for each column in which a row has an estimate."""
+        estimates = [(column, estimate(row, column)) for column in self.columns]
+        return [
+            {"stamp": stamp, "score": name, **asdict(value)}
+            for (stamp, name), value in estimates
+            if value
+        ]
 
 
-def _row(
+def _read_row(
     folder: Path, row: Mapping[str, Any], protocols: Mapping[str, tuple[dict[str, Any], str]]
 ) -> Row:
+    """Rebuild a row from its entry in comparison.json."""
     runs = []
     for run in row["runs"]:
         scores: dict[str, list[Score]] = {}
         for score in run["results"]:
             scores.setdefault(score["stamp"], []).append(Score(score["score"], score["value"]))
         results = tuple(
-            Result(protocols[key][0], "encoder", {}, tuple(some), protocols[key][1])
-            for key, some in scores.items()
+            Result(protocols[stamp][0], "encoder", {}, tuple(values), protocols[stamp][1])
+            for stamp, values in scores.items()
         )
-        where = str(locate_run(folder, run["folder"]))
-        runs.append(Trained(**dict(run) | {"folder": where, "results": results}))
+        run_folder = str(locate_run(folder, run["folder"]))
+        runs.append(TrainedRun(**dict(run) | {"folder": run_folder, "results": results}))
     return Row(row["method"], row["value"], row["name"], tuple(runs), row["loss_ms"])
 
 
-COSTS = (
-    "ms/step: the median over logged lines and seeds. loss: the share of it that is spent, forward and backward, on what is no network. "
-    "peak MB: of tensors on a GPU, of the whole process on a CPU"
-)
+def _numbers(value: Estimate | None) -> tuple[float | None, float | None, float | None]:
+    """Return the mean and both ends of the interval, with None for whatever is missing."""
+    return (None, None, None) if value is None else (value.mean, value.low, value.high)
 
 
-def _seeds(seeds: Sequence[int]) -> str:
-    return f"{len(seeds)} seed{'s' * (len(seeds) > 1)}"
+def _score_cell(value: Estimate | None) -> str:
+    """Format a score, or a dash for None."""
+    return NONE if value is None else str(value)
 
 
-def _cell(value: Estimate | None) -> str:
-    return "-" if value is None else str(value)
-
-
-def _points(value: Estimate | None) -> str:
-    return "-" if value is None else value.points
-
-
-def _cost(row: Row) -> list[str]:
-    step = (
-        "-"
-        if row.step_ms is None
-        else f"{row.step_ms:.3g}"
-        if row.step_ms < 100
-        else f"{row.step_ms:,.0f}"
-    )
-    share = "-" if row.loss_share is None else f"{row.loss_share:.1%}"
-    return [step, share, "-" if row.peak_mb is None else f"{row.peak_mb:,.0f}"]
-
-
-def _pipes(headers: list[str], lines: list[list[str]]) -> str:
-    rule = ["---", *("---:" for _ in headers[1:])]
-    return "\n".join(
-        "| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |"
-        for line in (headers, rule, *lines)
-    )
+def _points_cell(value: Estimate | None) -> str:
+    """Format a difference in points, or a dash for None."""
+    return NONE if value is None else value.points

@@ -1,11 +1,12 @@
-"""A comparison as a figure: every score with its interval, its difference to the first row, and what a step takes."""
+"""Draw a comparison: scores with intervals, differences to the first row, time and memory."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from smi.comparison.comparison import Comparison, Estimate, Row
+from smi.comparison.comparison import Column, Comparison, Estimate, Row
 from smi.figures.style import (
     AXIS,
     FONT,
@@ -18,163 +19,352 @@ from smi.figures.style import (
     frame,
     looks_by_method,
     plain,
+    write_html,
 )
-from smi.files import write_text
-from smi.runs.names import spelt
+from smi.files import write_whole
+from smi.pages.palette import BAR
+from smi.runs.names import display_row_name
 from smi.terminal import printable
 
-WIDE, NARROW = 900, 380  # pixels: a page, and a telephone
-LINE, PANEL = 30, 250  # pixels: of a row in a list, of a panel with curves
-GREY = "#bbbbbb"
+WIDE_WIDTH = 900  # pixels of a page
+ROW_HEIGHT = 30  # pixels of a row in a list
+PANEL_HEIGHT = 250  # pixels of a panel with curves
 
 
 def write_figure(comparison: Comparison, path: Path) -> None:
-    """A page that opens without a network: two panels side by side, or one beneath the other where there is no room."""
-    from plotly.offline import get_plotlyjs
-
-    wide, narrow = figure(comparison).to_json(), figure(comparison, narrow=True).to_json()
-    write_text(
-        path,
-        '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>smi: comparison</title><script>{get_plotlyjs()}</script></head>\n"
-        '<body style="margin:4px">\n<div id="figure"></div>\n<script>\n'
-        f"const wide = {wide};\nconst narrow = {narrow};\n"
-        'const room = matchMedia("(min-width: 720px)");\n'
-        'const config = {displaylogo: false, toImageButtonOptions: {format: "svg", filename: "comparison"}};\n'
-        'const draw = () => Plotly.react("figure", (room.matches ? wide : narrow).data, (room.matches ? wide : narrow).layout, config);\n'
-        'room.addEventListener("change", draw);\ndraw();\n</script>\n</body>\n</html>\n',
-    )
+    """Write a page that shows the comparison and opens without a network."""
+    figure = draw_comparison(comparison)
+    title = "Comparison of " + ", ".join(display_row_name(row.name) for row in comparison.rows)
+    write_whole(path, lambda partial: write_html(figure, partial, title))
 
 
-def figure(comparison: Comparison, *, narrow: bool = False, costs: bool = True) -> Any:
-    """Left each score, right its difference to the first row; last what a step takes. Methods differ by symbol and dash too.
+def draw_comparison(comparison: Comparison, *, costs: bool = True) -> Any:
+    """Return a plotly figure: scores on the left, differences on the right, costs at the bottom.
 
-    narrow: one beneath the other. costs: with time and memory.
+    Methods differ by symbol and dash as well as by colour.
+    costs: add panels of time and memory.
     """
-    from plotly.subplots import make_subplots
+    return ComparisonFigure(comparison, costs=costs).draw()
 
-    several = len(comparison.rows) > 1
-    cells: list[tuple[str, Any]] = []
-    for column in comparison.columns:
-        cells.append(("score", column))
-        cells += [("difference", column)] if several else []
-    cells += [("time", None), ("memory", None)] if costs else []
-    across = 1 if narrow or not several else 2
-    rows = -(-len(cells) // across)
-    names = [_label(row) for row in comparison.rows]
-    listed = 16 + sum(LINE + 12 * name.count("<br>") for name in names)
-    heights = [
-        PANEL if comparison.swept and cells[across * i][0] in ("score", "difference") else listed
-        for i in range(rows)
-    ]
-    methods = len({row.method for row in comparison.rows})
-    gap, top = (
-        AXIS + (20 if comparison.swept else 6),
-        24 + 20 * (methods if narrow else 1) if comparison.swept else 16,
-    )
-    inner = sum(heights) + gap * (rows - 1)
-    found = make_subplots(
-        rows=rows, cols=across, row_heights=heights, vertical_spacing=gap / inner if rows > 1 else 0
-    )
-    look = looks_by_method({row.method: row.method for row in comparison.rows})
-    width = NARROW if narrow else WIDE
-    left = max(
-        LEFT, 14 + round(7.2 * max(len(part) for name in names for part in name.split("<br>")))
-    )
-    _lay_out(found, across, width - left - RIGHT, LEFT if comparison.swept else 36)
-    for number, (kind, column) in enumerate(cells):
-        place = {"row": number // across + 1, "col": number % across + 1}
-        hidden = place["col"] > 1
-        if kind == "time":
-            _costs(found, comparison, names, "ms per step; black: the loss", hidden, **place)
-        elif kind == "memory":
-            _costs(found, comparison, names, "peak memory, MB", hidden, **place)
-        else:
-            of = comparison.score if kind == "score" else comparison.difference
-            estimates = [_hundredfold(of(row, column)) for row in comparison.rows]
-            title = f"{column[1]}, %" if kind == "score" else f"{column[1]}: difference, points"
-            if comparison.swept:
-                _swept(found, comparison, estimates, look, title, number == 0, **place)
+
+@dataclass(frozen=True)
+class Panel:
+    """Describe one panel and its place in the figure, counted from 1."""
+
+    kind: Literal["score", "difference", "time", "memory"]
+    column: Column | None
+    row: int
+    col: int
+
+    @property
+    def place(self) -> dict[str, int]:
+        """Return the place as plotly takes it."""
+        return {"row": self.row, "col": self.col}
+
+
+class ComparisonFigure:
+    """Draw the panels of a comparison into one plotly figure."""
+
+    def __init__(self, comparison: Comparison, *, costs: bool):
+        self.comparison = comparison
+        self.num_columns = 1 if len(comparison.rows) < 2 else 2
+        self.panels = self._arrange(costs)
+        self.names = [_row_label(row) for row in comparison.rows]
+        self.looks: dict[str, Look] = looks_by_method(
+            {row.method: row.method for row in comparison.rows}
+        )
+        self.width = WIDE_WIDTH
+        longest = max(len(part) for name in self.names for part in name.split("<br>"))
+        self.left = max(LEFT, 14 + round(7.2 * longest))
+
+    def draw(self) -> Any:
+        """Return the figure."""
+        inner_height = self._create_panels()
+        for panel in self.panels:
+            if panel.kind == "time":
+                self._draw_time(panel)
+            elif panel.kind == "memory":
+                self._draw_memory(panel)
             else:
-                _listed(found, comparison, estimates, look, names, title, hidden, **place)
-            if kind == "difference":
-                _zero(found, upright=not comparison.swept, **place)
-    found.update_layout(
-        legend={
-            "orientation": "h",
-            "x": 0,
-            "y": 1,
-            "yref": "container",
-            "yanchor": "top",
-            "font": {"size": FONT},
-        }
-    )
-    finish(found, _caption(comparison), width=width, height=top + inner + AXIS + 18, top=top)
-    found.update_layout(margin_l=left, barmode="overlay", showlegend=bool(comparison.swept))
-    found.layout.annotations[-1].xshift = 20 - left
-    return found
+                self._draw_scores(panel)
+        self._finish(inner_height)
+        return self.figure
+
+    # ------------------------------------------------------------------------------ layout
+
+    def _arrange(self, costs: bool) -> list[Panel]:
+        """Return the panels from left to right and from top to bottom."""
+        kinds: list[tuple[Literal["score", "difference", "time", "memory"], Column | None]] = []
+        for column in self.comparison.columns:
+            kinds.append(("score", column))
+            if len(self.comparison.rows) > 1:
+                kinds.append(("difference", column))
+        if costs:
+            kinds += [("time", None), ("memory", None)]
+        return [
+            Panel(kind, column, number // self.num_columns + 1, number % self.num_columns + 1)
+            for number, (kind, column) in enumerate(kinds)
+        ]
+
+    def _create_panels(self) -> int:
+        """Create empty panels and return their height in pixels."""
+        from plotly.subplots import make_subplots
+
+        list_height = 16 + sum(ROW_HEIGHT + 12 * name.count("<br>") for name in self.names)
+        heights = [
+            PANEL_HEIGHT if self.comparison.swept and panel.column is not None else list_height
+            for panel in self.panels
+            if panel.col == 1
+        ]
+        gap = AXIS + (20 if self.comparison.swept else 6)
+        inner_height = sum(heights) + gap * (len(heights) - 1)
+        self.figure = make_subplots(
+            rows=len(heights),
+            cols=self.num_columns,
+            row_heights=heights,
+            vertical_spacing=gap / inner_height if len(heights) > 1 else 0,
+        )
+        if self.num_columns == 2:  # leave room for the labels of the right column
+            inner_width = self.width - self.left - RIGHT
+            between = LEFT if self.comparison.swept else 36
+            half = (inner_width - between) / 2 / inner_width
+            self.figure.update_xaxes(domain=[0, half], col=1)
+            self.figure.update_xaxes(domain=[1 - half, 1], col=2)
+        return inner_height
+
+    def _finish(self, inner_height: int) -> None:
+        """Add legend and caption, and set the margins."""
+        top = 16
+        if self.comparison.swept:  # a legend stands above the panels
+            top = 44
+        self.figure.update_layout(
+            legend={
+                "orientation": "h",
+                "x": 0,
+                "y": 1,
+                "yref": "container",
+                "yanchor": "top",
+                "font": {"size": FONT},
+            }
+        )
+        height = top + inner_height + AXIS + 18
+        finish(self.figure, _caption(self.comparison), width=self.width, height=height, top=top)
+        self.figure.update_layout(
+            margin_l=self.left, barmode="overlay", showlegend=bool(self.comparison.swept)
+        )
+        self.figure.layout.annotations[-1].xshift = 20 - self.left
+
+    # ------------------------------------------------------------------------------ scores
+
+    def _draw_scores(self, panel: Panel) -> None:
+        """Draw the scores of all rows, or their differences to the first row."""
+        column = panel.column
+        if column is None:
+            return
+        if panel.kind == "score":
+            title = f"{column[1]}, %"
+            estimates = [self.comparison.score(row, column) for row in self.comparison.rows]
+        else:
+            title = f"{column[1]}: difference, points"
+            estimates = [self.comparison.difference(row, column) for row in self.comparison.rows]
+        percentages = [_percentage(estimate) for estimate in estimates]
+        if self.comparison.swept:
+            self._draw_curves(panel, percentages, title)
+        else:
+            self._draw_list(panel, percentages, title)
+        if panel.kind == "difference":
+            line = {"color": INK, "width": 1, "dash": "dot"}
+            if self.comparison.swept:
+                self.figure.add_hline(y=0, line=line, **panel.place)
+            else:
+                self.figure.add_vline(x=0, line=line, **panel.place)
+
+    def _draw_list(self, panel: Panel, estimates: Sequence[Estimate | None], title: str) -> None:
+        """Draw one marker per row, from top to bottom."""
+        for row, name, estimate in zip(self.comparison.rows, self.names, estimates, strict=True):
+            if estimate:
+                self.figure.add_scatter(
+                    x=[estimate.mean],
+                    y=[name],
+                    error_x=_error_bars([estimate]),
+                    mode="markers",
+                    marker=self.looks[row.method].marker(9, most=0),
+                    text=[_hover_text(row.name, estimate)],
+                    hovertemplate="%{text}<extra></extra>",
+                    name=plain(row.name),
+                    showlegend=False,
+                    cliponaxis=False,
+                    **panel.place,
+                )
+        frame(self.figure, x=title, y="", row=panel.row, col=panel.col)
+        self._list_rows(panel)
+
+    def _list_rows(self, panel: Panel) -> None:
+        """Name the rows on the vertical axis of the leftmost panels."""
+        order = self.names[::-1]
+        self.figure.update_yaxes(
+            type="category",
+            categoryorder="array",
+            categoryarray=order,
+            range=[-0.6, len(order) - 0.4],
+            **panel.place,
+        )
+        self.figure.update_yaxes(
+            showticklabels=panel.col == 1,
+            ticks="",
+            tickfont={"size": SMALL + 1},
+            **panel.place,
+        )
+        self.figure.update_xaxes(nticks=6, **panel.place)
+
+    def _draw_curves(self, panel: Panel, estimates: Sequence[Estimate | None], title: str) -> None:
+        """Draw one line per method against the swept value.
+
+        A method without the setting is a horizontal line, with its interval right of all values.
+        """
+        values, positions = _value_axis(self.comparison.rows)
+        margin = (positions[-1] - positions[0]) / 12 or 0.1
+        right = positions[-1]
+        for method in dict.fromkeys(row.method for row in self.comparison.rows):
+            points = [
+                (row, estimate)
+                for row, estimate in zip(self.comparison.rows, estimates, strict=True)
+                if row.method == method and estimate
+            ]
+            points.sort(key=lambda point: _value_index(values, point[0]))
+            x = [positions[values.index(row.value)] for row, _ in points if row.value is not None]
+            bars = _error_bars([estimate for _, estimate in points])
+            if len(points) == 1 and points[0][0].value is None:
+                right += margin
+                points = points * 2
+                x = [positions[0], right]
+                bars |= {"array": [0, points[0][1].half]}
+            self.figure.add_scatter(
+                x=x,
+                y=[estimate.mean for _, estimate in points],
+                error_y=bars,
+                mode="lines+markers",
+                line=self.looks[method].line(1.8),
+                marker=self.looks[method].marker(9, most=0),
+                text=[_hover_text(row.name, estimate) for row, estimate in points],
+                hovertemplate="%{text}<extra></extra>",
+                name=plain(display_row_name(method)),
+                legendgroup=method,
+                showlegend=panel is self.panels[0],
+                cliponaxis=False,
+                **panel.place,
+            )
+        frame(
+            self.figure, x=plain(self.comparison.swept or ""), y=title, row=panel.row, col=panel.col
+        )
+        labels = [plain(_value_text(value)) for value in values]
+        self.figure.update_xaxes(tickvals=positions, ticktext=labels, **panel.place)
+        self.figure.update_xaxes(range=[positions[0] - margin, right + margin], **panel.place)
+
+    # ------------------------------------------------------------------------------ costs
+
+    def _draw_time(self, panel: Panel) -> None:
+        """Draw the time of a step as a grey bar, and the loss in it as a black one."""
+        rows = self.comparison.rows
+        self._draw_bars(panel, [row.step_ms for row in rows], "step, ms", BAR, 0.62)
+        self._draw_bars(panel, [row.loss_ms for row in rows], "the loss in it, ms", "black", 0.24)
+        self._finish_bars(panel, "ms per step; black: the loss")
+
+    def _draw_memory(self, panel: Panel) -> None:
+        """Draw the peak memory as a grey bar."""
+        memory = [row.peak_mb for row in self.comparison.rows]
+        self._draw_bars(panel, memory, "peak memory, MB", BAR, 0.62)
+        self._finish_bars(panel, "peak memory, MB")
+
+    def _draw_bars(
+        self, panel: Panel, values: Sequence[float | None], name: str, colour: str, width: float
+    ) -> None:
+        """Draw one bar per row."""
+        self.figure.add_bar(
+            y=self.names,
+            x=list(values),
+            orientation="h",
+            name=name,
+            width=width,
+            marker={"color": colour, "line": {"color": INK, "width": 1}},
+            hovertemplate=f"{name}: %{{x:,.4~r}}<extra></extra>",
+            showlegend=False,
+            **panel.place,
+        )
+
+    def _finish_bars(self, panel: Panel, title: str) -> None:
+        """Label the axes of a panel with bars."""
+        frame(self.figure, x=title, y="", row=panel.row, col=panel.col)
+        self._list_rows(panel)
+        self.figure.update_xaxes(rangemode="tozero", **panel.place)
+
+
+# ------------------------------------------------------------------------------ numbers and words
 
 
 def _caption(comparison: Comparison) -> str:
+    """Return the sentences beneath the figure."""
     seeds = len(comparison.seeds)
-    interval = (
-        f"Means over {seeds} seeds with 95 % intervals. "
-        if seeds > 1
-        else "One seed: differences may be chance. "
+    sentences = ["One seed: differences may be due to chance."]
+    if seeds > 1:
+        sentences = [f"Means over {seeds} seeds with 95 % intervals."]
+    if len(comparison.rows) > 1:
+        first = comparison.rows[0]
+        name = first.name.replace(first.method, display_row_name(first.method), 1)
+        sentences.append(f"Differences are to {name}, paired by seed.")
+    protocols = dict.fromkeys(
+        f"{result.protocol['name']} on {printable(result.protocol['data'])}"
+        for result in comparison.protocols.values()
     )
-    first = (
-        comparison.rows[0].name.replace(
-            comparison.rows[0].method, spelt(comparison.rows[0].method), 1
-        )
-        if comparison.rows
-        else ""
-    )
-    differences = (
-        f"Differences are to {first}, paired by seed. " if len(comparison.rows) > 1 else ""
-    )
-    protocols = "; ".join(
-        dict.fromkeys(
-            f"{r.protocol['name']} on {printable(r.protocol['data'])}"
-            for r in comparison.protocols.values()
-        )
-    )
-    failed = (
-        f" Failed: {', '.join(f'{name}, seed {run.seed}' for name, run in comparison.failed)}."
-        if comparison.failed
-        else ""
-    )
-    swept = f" Numbers behind names: {comparison.swept}." if comparison.swept else ""
-    device = f" {comparison.about['device']}." if "device" in comparison.about else ""
-    return (
-        f"{interval}{differences}{protocols or 'No run is evaluated yet'}.{device}{swept}{failed}"
-    )
+    sentences.append(f"{'; '.join(protocols) or 'No run is evaluated yet'}.")
+    if "device" in comparison.about:
+        sentences.append(f"{comparison.about['device']}.")
+    if comparison.swept:
+        sentences.append(f"Numbers behind names: {comparison.swept}.")
+    if comparison.failed:
+        failed = ", ".join(f"{name}, seed {run.seed}" for name, run in comparison.failed)
+        sentences.append(f"Failed: {failed}.")
+    return " ".join(sentences)
 
 
-def _label(row: Row) -> str:
-    """A method, and the value that it has of what is swept."""
-    return plain(spelt(row.method) + ("" if row.value is None else f", {_value(row.value)}"))
+def _row_label(row: Row) -> str:
+    """Return the method of a row, and its swept value if it has one."""
+    value = "" if row.value is None else f", {_value_text(row.value)}"
+    return plain(display_row_name(row.method) + value)
 
 
-def _value(value: Any) -> str:
+def _value_text(value: Any) -> str:
+    """Format a swept value."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _lay_out(found: Any, across: int, inner: int, between: int) -> None:
-    """Side by side, with room for what stands beside the right one."""
-    if across == 2:
-        half = (inner - between) / 2 / inner
-        found.update_xaxes(domain=[0, half], col=1)
-        found.update_xaxes(domain=[1 - half, 1], col=2)
+def _value_axis(rows: Sequence[Row]) -> tuple[list[Any], list[float]]:
+    """Return the swept values and their positions: logarithmic, linear, or in order of rows."""
+    values = list({str(row.value): row.value for row in rows if row.value is not None}.values())
+    if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+        return values, [float(i) for i in range(len(values))]
+    values = sorted(values)
+    if values[0] > 0:
+        return values, [math.log10(value) for value in values]
+    return values, [float(value) for value in values]
 
 
-def _hundredfold(value: Estimate | None) -> Estimate | None:
-    if value is None:
+def _value_index(values: Sequence[Any], row: Row) -> int:
+    """Return where the value of a row stands among the swept values; -1 if it has none."""
+    return -1 if row.value is None else values.index(row.value)
+
+
+def _percentage(estimate: Estimate | None) -> Estimate | None:
+    """Multiply an estimate by 100."""
+    if estimate is None:
         return None
-    low, high = (None if end is None else 100 * end for end in (value.low, value.high))
-    return Estimate(100 * value.mean, low, high, value.seeds)
+    low = None if estimate.low is None else 100 * estimate.low
+    high = None if estimate.high is None else 100 * estimate.high
+    return Estimate(100 * estimate.mean, low, high, estimate.seeds)
 
 
-def _bars(estimates: Sequence[Estimate]) -> dict[str, Any]:
+def _error_bars(estimates: Sequence[Estimate]) -> dict[str, Any]:
+    """Return the error bars of estimates as plotly takes them."""
     return {
         "type": "data",
         "array": [estimate.half for estimate in estimates],
@@ -184,153 +374,10 @@ def _bars(estimates: Sequence[Estimate]) -> dict[str, Any]:
     }
 
 
-def _said(name: str, estimate: Estimate) -> str:
-    ends = (
-        ""
-        if estimate.low is None or estimate.high is None
-        else f", {estimate.low:.2f} to {estimate.high:.2f}"
-    )
-    seeds = f", seed{'s' * (len(estimate.seeds) > 1)} {', '.join(map(str, estimate.seeds))}"
-    return f"{plain(name)}: {estimate.mean:.2f}{ends}{seeds}"
-
-
-def _listed(
-    found: Any,
-    comparison: Comparison,
-    estimates: Sequence[Estimate | None],
-    look: dict[str, Look],
-    names: Sequence[str],
-    title: str,
-    hidden: bool,
-    **place: int,
-) -> None:
-    """Rows from above to below."""
-    for row, name, estimate in zip(comparison.rows, names, estimates, strict=True):
-        if estimate:
-            found.add_scatter(
-                x=[estimate.mean],
-                y=[name],
-                error_x=_bars([estimate]),
-                mode="markers",
-                marker=look[row.method].marker(9, most=0),
-                text=[_said(row.name, estimate)],
-                hovertemplate="%{text}<extra></extra>",
-                name=plain(row.name),
-                showlegend=False,
-                cliponaxis=False,
-                **place,
-            )
-    frame(found, x=title, y="", row=place["row"], col=place["col"])
-    _categories(found, names, hidden, **place)
-
-
-def _categories(found: Any, names: Sequence[str], hidden: bool, **place: int) -> None:
-    order = list(names)[::-1]
-    found.update_yaxes(
-        type="category",
-        categoryorder="array",
-        categoryarray=order,
-        range=[-0.6, len(order) - 0.4],
-        **place,
-    )
-    found.update_yaxes(showticklabels=not hidden, ticks="", tickfont={"size": SMALL + 1}, **place)
-    found.update_xaxes(nticks=6, **place)
-
-
-def _swept(
-    found: Any,
-    comparison: Comparison,
-    estimates: Sequence[Estimate | None],
-    look: dict[str, Look],
-    title: str,
-    listed: bool,
-    **place: int,
-) -> None:
-    """Against the value, a line for each method; one that has no such setting is a line across, its interval to the right of all values."""
-    values = list(
-        {str(row.value): row.value for row in comparison.rows if row.value is not None}.values()
-    )
-    numbers = all(
-        isinstance(value, int | float) and not isinstance(value, bool) for value in values
-    )
-    values = sorted(values) if numbers else values
-    log = numbers and values[0] > 0
-    places = [
-        math.log10(value) if log else float(value) if numbers else float(i)
-        for i, value in enumerate(values)
-    ]
-    step = (places[-1] - places[0]) / 12 or 0.1
-    outside = places[-1]
-    for method in dict.fromkeys(row.method for row in comparison.rows):
-        mine = [
-            (row, e)
-            for row, e in zip(comparison.rows, estimates, strict=True)
-            if row.method == method and e
-        ]
-        mine.sort(key=lambda pair: -1 if pair[0].value is None else values.index(pair[0].value))
-        x = [places[values.index(row.value)] for row, _ in mine if row.value is not None]
-        bars = _bars([e for _, e in mine])
-        if len(mine) == 1 and mine[0][0].value is None:
-            outside += step
-            mine, x = mine * 2, [places[0], outside]
-            bars |= {"array": [0, mine[0][1].half]}
-        found.add_scatter(
-            x=x,
-            y=[e.mean for _, e in mine],
-            error_y=bars,
-            mode="lines+markers",
-            line=look[method].line(1.8),
-            marker=look[method].marker(9, most=0),
-            text=[_said(row.name, e) for row, e in mine],
-            hovertemplate="%{text}<extra></extra>",
-            name=plain(spelt(method)),
-            legendgroup=method,
-            showlegend=listed,
-            cliponaxis=False,
-            **place,
-        )
-    frame(found, x=plain(comparison.swept or ""), y=title, row=place["row"], col=place["col"])
-    found.update_xaxes(
-        tickvals=places, ticktext=[plain(_value(value)) for value in values], **place
-    )
-    found.update_xaxes(range=[places[0] - step, max(outside, places[-1]) + step], **place)
-
-
-def _zero(found: Any, *, upright: bool, **place: int) -> None:
-    line = {"color": INK, "width": 1, "dash": "dot"}
-    if upright:
-        found.add_vline(x=0, line=line, **place)
-    else:
-        found.add_hline(y=0, line=line, **place)
-
-
-def _costs(
-    found: Any, comparison: Comparison, names: Sequence[str], title: str, hidden: bool, **place: int
-) -> None:
-    def bar(values: Sequence[float | None], colour: str, what: str, width: float) -> None:
-        found.add_bar(
-            y=list(names),
-            x=list(values),
-            orientation="h",
-            name=what,
-            width=width,
-            marker={"color": colour, "line": {"color": INK, "width": 1}},
-            hovertemplate=f"{what}: %{{x:,.4~r}}<extra></extra>",
-            showlegend=False,
-            **place,
-        )
-
-    def of(row: Row) -> float | None:
-        return row.step_ms if "step" in title else row.peak_mb
-
-    bar(
-        [of(row) for row in comparison.rows],
-        GREY,
-        "step, ms" if "step" in title else "peak memory, MB",
-        0.62,
-    )
-    if "step" in title:
-        bar([row.loss_ms for row in comparison.rows], "black", "the loss in it, ms", 0.24)
-    frame(found, x=title, y="", row=place["row"], col=place["col"])
-    _categories(found, names, hidden, **place)
-    found.update_xaxes(rangemode="tozero", **place)
+def _hover_text(name: str, estimate: Estimate) -> str:
+    """Return what a marker shows when it is pointed at."""
+    text = f"{plain(name)}: {estimate.mean:.2f}"
+    if estimate.low is not None and estimate.high is not None:
+        text += f", {estimate.low:.2f} to {estimate.high:.2f}"
+    seeds = ", ".join(map(str, estimate.seeds))
+    return f"{text}, seed{'s' if len(estimate.seeds) > 1 else ''} {seeds}"

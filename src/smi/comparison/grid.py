@@ -1,6 +1,5 @@
-"""Which runs a comparison is made of: a row for each method and value of what is swept, a run for each of its seeds."""
+"""Plan the runs of a comparison: one row per method and swept value, one run per row and seed."""
 
-import difflib
 import json
 import re
 import shlex
@@ -14,160 +13,205 @@ from smi.config.schema import Config, differences, plain
 from smi.errors import UserError
 from smi.methods import find_method, name_of, settings_of
 from smi.runs.run import Run
+from smi.terminal import suggest
+
+FAILED_STATUS = "stopped: "  # the status of a failed run begins with this
 
 
 @dataclass(frozen=True)
-class Job:
-    """A run of the grid."""
+class GridRun:
+    """Describe one run of the grid and the command that makes it."""
 
     row: str
     method: str
-    value: Any  # of what is swept; None for a method that has no such setting
+    value: Any  # of the swept setting; None for a method that does not have it
     seed: int
     folder: Path
     config: Config
-    words: tuple[str, ...]  # of the command that makes it
+    arguments: tuple[str, ...]  # of the command `smi`
 
     @property
     def name(self) -> str:
+        """Return the name of its row and its seed."""
         return f"{self.row}, seed {self.seed}"
 
     @property
     def command(self) -> str:
-        return shlex.join(("smi", *self.words))
+        """Return the shell command that makes the run."""
+        return shlex.join(("smi", *self.arguments))
 
     @property
     def status(self) -> str:
-        """As run.json has it; nothing for a run that has not begun."""
-        return (
-            str(Run(self.folder).about.get("status", ""))
-            if (self.folder / "config.yaml").is_file()
-            else ""
-        )
+        """Return the status from run.json, or nothing if the run has not started."""
+        if not (self.folder / "config.yaml").is_file():
+            return ""
+        return str(Run(self.folder).about.get("status", ""))
 
     @property
     def failed(self) -> str:
-        """Why training ended early; it would again."""
-        return self.status.removeprefix("stopped: ") if self.status.startswith("stopped: ") else ""
+        """Return why training failed, or nothing. Such a run would fail again."""
+        status = self.status
+        return status.removeprefix(FAILED_STATUS) if status.startswith(FAILED_STATUS) else ""
 
     @property
     def done(self) -> bool:
+        """Tell whether the run needs no more training: it finished or failed."""
         return self.status == "finished" or bool(self.failed)
 
 
-def plan(
+@dataclass(frozen=True)
+class Grid:
+    """Hold all runs of a comparison, seed by seed, so that finished runs are always paired."""
+
+    swept: str | None  # the setting that is swept, without the name of a method
+    runs: tuple[GridRun, ...]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Return the seeds in order."""
+        return tuple(dict.fromkeys(run.seed for run in self.runs))
+
+
+@dataclass(frozen=True)
+class RowSettings:
+    """Say which method a row trains, with which value of the swept setting."""
+
+    method: str
+    value: Any = None
+
+
+def plan_grid(
     recipe: str,
-    asked: Mapping[str, Any],
+    overrides: Mapping[str, Any],
     *,
     methods: Sequence[str],
     seeds: Sequence[int],
     sweep: str | None,
     folder: Path,
-    words: Sequence[str] = (),
-) -> tuple[str | None, list[Job]]:
-    """The setting that is swept, and every run, seed by seed, so that what is there is paired at any time.
+    arguments: Sequence[str] = (),
+) -> Grid:
+    """Return the runs of a comparison, refusing settings that cannot be resolved.
 
-    words: more for `smi pretrain`, about what is no part of a configuration. Whatever cannot be resolved is refused here.
+    arguments: more for `smi pretrain`, which are not part of a configuration.
     """
-    key, rows = _rows(recipe, asked, [name_of(name) for name in methods], sweep)
-    jobs = []
+    swept, rows = _rows(recipe, overrides, [name_of(name) for name in methods], sweep)
+    runs = []
     for seed in seeds:
-        for row, (method, value) in rows.items():
-            settings = dict(asked) if value is None else {**asked, f"method.{key}": value}
-            config = resolve(recipe, {**settings, "method": method, "seed": seed})
-            own = resolve(recipe, {**asked, "method": method, "seed": seed})
-            name = (
-                method if config == own else row.replace(", ", ",")
-            )  # the value that it has anyway is the run without a sweep
-            where = folder / "runs" / re.sub(r"[^\w.,=+\[\]-]+", "_", name) / f"seed-{seed}"
-            named = (f"--method={method}", f"--seed={seed}", f"--out={where}", *words)
-            dotted = [
-                f"{'--' if '.' in name else ''}{name}={_text(value)}"
-                for name, value in settings.items()
-            ]
-            jobs.append(
-                Job(row, method, value, seed, where, config, ("pretrain", recipe, *named, *dotted))
+        for name, row in rows.items():
+            settings = dict(overrides)
+            if row.value is not None:
+                settings[f"method.{swept}"] = row.value
+            config = resolve(recipe, {**settings, "method": row.method, "seed": seed})
+            default = resolve(recipe, {**overrides, "method": row.method, "seed": seed})
+            # a value that is the default gives the same run as no sweep, so both share a folder
+            run_folder = _folder(folder, row.method if config == default else name, seed)
+            command = (
+                "pretrain",
+                recipe,
+                f"--method={row.method}",
+                f"--seed={seed}",
+                f"--out={run_folder}",
+                *arguments,
+                *_as_arguments(settings),
             )
-    return key, jobs
+            runs.append(GridRun(name, row.method, row.value, seed, run_folder, config, command))
+    return Grid(swept, tuple(runs))
+
+
+def check_same(run: GridRun, num_images: int) -> None:
+    """Refuse a folder that holds a run with a different configuration or different images."""
+    if not run.status:
+        return
+    existing = Run(run.folder)
+    changed = differences({**existing.config, "methods": {}}, {**plain(run.config), "methods": {}})
+    before = existing.about.get("num_images", num_images)
+    if before != num_images:
+        changed.append(f"num_images: {before} there, {num_images} now")
+    if changed:
+        raise UserError(
+            f"{run.name}: {run.folder} was created with a different configuration "
+            f"({'; '.join(changed)}). Use the same settings or another --out."
+        )
+
+
+# ------------------------------------------------------------------------------ rows of a sweep
 
 
 def _rows(
-    recipe: str, asked: Mapping[str, Any], methods: Sequence[str], sweep: str | None
-) -> tuple[str | None, dict[str, tuple[str, Any]]]:
-    """What is swept, and by the name of each row its method and value."""
+    recipe: str, overrides: Mapping[str, Any], methods: Sequence[str], sweep: str | None
+) -> tuple[str | None, dict[str, RowSettings]]:
+    """Return the swept setting, and the method and value of each row by its name."""
     if sweep is None:
-        return None, {name: (name, None) for name in methods}
-    key, values = _swept(sweep)
-    known = {
-        name: [setting for setting in settings_of(find_method(name)) if setting != "num_images"]
-        for name in methods
-    }
-    only, _, setting = key.rpartition(".")
-    if only in known:  # SMI.redundancy_weight is for one method alone
-        key, known = (
-            setting,
-            {name: settings if name == only else [] for name, settings in known.items()},
-        )
-    if not any(key in settings for settings in known.values()):
-        every = list(dict.fromkeys(setting for settings in known.values() for setting in settings))
-        close = difflib.get_close_matches(key, every, 1)
-        hint = (
-            f"did you mean {close[0]}?"
-            if close
-            else f"there are {', '.join(every)}"
-            if every
-            else "there are none"
-        )
-        raise UserError(
-            f"{key} is not a setting of {only if only in known else ' or '.join(known)}: {hint}"
-        )
-    rows: dict[str, tuple[str, Any]] = {}
-    for name, settings in known.items():
-        if key not in settings:
-            rows[name] = (name, None)
+        return None, {method: RowSettings(method) for method in methods}
+    key, values = _parse_sweep(sweep)
+    key, settings = _methods_with_setting(key, methods)
+    rows: dict[str, RowSettings] = {}
+    for method in methods:
+        if key not in settings[method]:
+            rows[method] = RowSettings(method)
             continue
         for text in values:
-            value = resolve(recipe, {**asked, "method": name, f"method.{key}": text}).method[
-                key
-            ]  # 0.10 and 0.1 are one
+            # resolving turns 0.10 and 0.1 into one value
+            config = resolve(recipe, {**overrides, "method": method, f"method.{key}": text})
+            value = config.method[key]
             if value is None:
                 raise UserError(
-                    f"{key}={text} is no value to sweep over: leave it out, and run it as a comparison of its own"
+                    f"{key}={text} cannot be swept, because it means that {key} is not set. "
+                    "Leave it out of the sweep and compare it separately."
                 )
-            rows[f"{name}, {key}={_text(value)}"] = (name, value)
+            rows[f"{method}, {key}={_as_text(value)}"] = RowSettings(method, value)
     return key, rows
 
 
-def _swept(sweep: str) -> tuple[str, list[str]]:
+def _methods_with_setting(key: str, methods: Sequence[str]) -> tuple[str, dict[str, Sequence[str]]]:
+    """Return the bare name of a setting, and the settings of each method that may be swept."""
+    settings: dict[str, Sequence[str]] = {
+        method: [name for name in settings_of(find_method(method)) if name != "num_images"]
+        for method in methods
+    }
+    method, _, bare = key.rpartition(".")
+    owners = " or ".join(settings)
+    if method in settings:  # SMI.redundancy_weight is swept for SMI only
+        key = bare
+        owners = method
+        settings = {name: settings[name] if name == method else [] for name in methods}
+    options = list(dict.fromkeys(name for names in settings.values() for name in names))
+    if key not in options:
+        raise UserError(f"{key} is not a setting of {owners}: {suggest(key, options)}")
+    return key, settings
+
+
+def _parse_sweep(sweep: str) -> tuple[str, list[str]]:
+    """Split "setting=value,value" into the setting and its values."""
     key, equals, rest = sweep.partition("=")
-    values = re.split(r",(?![^\[]*\])", rest)  # lists in brackets are one value
+    values = re.split(r",(?![^\[]*\])", rest)  # a list in brackets is one value
     if not (key and equals and all(values)):
         raise UserError(
-            f"a sweep is a setting and its values, redundancy_weight=0.01,0.1: not {sweep!r}"
+            "a sweep is a setting and its values, for example redundancy_weight=0.01,0.1, "
+            f"not {sweep!r}"
         )
     return key.strip().removeprefix("method."), [value.strip() for value in values]
 
 
-def _text(value: Any) -> str:
-    return (
-        value
-        if isinstance(value, str)
-        else str(value)
-        if isinstance(value, Path)
-        else json.dumps(value, separators=(",", ":"))
-    )
+# ------------------------------------------------------------------------------ folders, commands
 
 
-def check_same(job: Job, num_images: int) -> None:
-    """What a folder has begun is not mixed with something else."""
-    if not job.status:
-        return
-    run = Run(job.folder)
-    changed = differences({**run.config, "methods": {}}, {**plain(job.config), "methods": {}})
-    if (before := run.about.get("num_images", num_images)) != num_images:
-        changed.append(f"num_images: {before} there, {num_images} now")
-    if changed:
-        raise UserError(
-            f"{job.name}: {job.folder} was begun with another configuration ({'; '.join(changed)}): repeat it as it was, or choose "
-            "another --out"
-        )
+def _folder(folder: Path, name: str, seed: int) -> Path:
+    """Return the folder of a run, named after its row."""
+    safe = re.sub(r"[^\w.,=+\[\]-]+", "_", name.replace(", ", ","))
+    return folder / "runs" / safe / f"seed-{seed}"
+
+
+def _as_arguments(settings: Mapping[str, Any]) -> list[str]:
+    """Write settings as arguments of `smi pretrain`."""
+    return [
+        f"--{key}={_as_text(value)}" if "." in key else f"{key}={_as_text(value)}"
+        for key, value in settings.items()
+    ]
+
+
+def _as_text(value: Any) -> str:
+    """Write the value of a setting as the command line reads it."""
+    if isinstance(value, str | Path):
+        return str(value)
+    return json.dumps(value, separators=(",", ":"))

@@ -1,4 +1,7 @@
-"""What the loss of a step takes, whatever the method: its networks give again what they gave once, and the rest is timed."""
+"""Time the loss of a training step without the networks, for any method.
+
+The networks run once; then their recorded outputs replace them, and the remaining work is timed.
+"""
 
 import statistics
 import time
@@ -10,8 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from smi.data import Batch
-from smi.device import Precision, autocast, wait
+from smi.device import Precision, autocast, synchronize
 from smi.methods import Method, Output
+
+WARM_UP_STEPS = 2
 
 
 def loss_seconds(
@@ -22,60 +27,72 @@ def loss_seconds(
     precision: Precision = "float32",
     repeats: int = 7,
 ) -> float | None:
-    """The median time, forward and backward, of all that is no network. None for a method that does more with its networks than call them.
+    """Return the median time, forward and backward, of a step without its networks.
 
-    Between a network's outputs and the loss lie sums, softmaxes, matrices of samples, queues: what one objective does and another does not.
+    This is the work between the outputs of the networks and the loss: sums, softmaxes, matrices of
+    samples, queues. None for a method that does more with its networks than call them.
     """
     device = views[0].device
-    given: list[Tensor] = []
 
-    def step() -> Output:
+    def step() -> Tensor:
         torch.manual_seed(0)
         with autocast(device, precision):
-            out: Output = method(views, batch)
-        return out
-
-    def keeping(network: nn.Module) -> Callable[..., Tensor]:
-        forward = network.forward
-
-        def keep(*arguments: Any) -> Tensor:
-            out: Tensor = forward(*arguments)
-            given.append(out.detach().requires_grad_(out.requires_grad))
-            return out
-
-        return keep
+            output: Output = method(views, batch)
+        return output.loss
 
     times = []
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []), ExitStack() as stack:
-            with ExitStack() as once:
-                for network in networks(method):
-                    once.enter_context(replaced(network, keeping(network)))
-                loss = step().loss.detach()
-            waiting: Iterator[Tensor] = iter(())
+            outputs, loss = _record_outputs(method, step)
+            replay: Iterator[Tensor] = iter(())
             for network in networks(method):
-                stack.enter_context(replaced(network, lambda *arguments: next(waiting)))
-            for repeat in range(2 + repeats):
-                waiting = iter(given)
-                for out in given:
-                    out.grad = None
-                wait(device)
-                begun = time.perf_counter()
-                again = step().loss
-                torch.autograd.backward(again)
-                wait(device)
-                if repeat >= 2:  # the first two warm up
-                    times.append(time.perf_counter() - begun)
-                if next(waiting, None) is not None or not torch.equal(again.detach(), loss):
+                stack.enter_context(replaced(network, lambda *arguments: next(replay)))
+            for number in range(WARM_UP_STEPS + repeats):
+                replay = iter(outputs)
+                for output in outputs:
+                    output.grad = None
+                synchronize(device)
+                start = time.perf_counter()
+                replayed_loss = step()
+                torch.autograd.backward(replayed_loss)
+                synchronize(device)
+                if number >= WARM_UP_STEPS:
+                    times.append(time.perf_counter() - start)
+                is_complete = next(replay, None) is None
+                if not is_complete or not torch.equal(replayed_loss.detach(), loss):
                     return None
     except (RuntimeError, TypeError, ValueError, AttributeError, StopIteration):
         return None
     return statistics.median(times)
 
 
-def networks(part: nn.Module) -> Iterator[nn.Module]:
-    """What has parameters to be called with; a loss written as a module has none, and queues have buffers only."""
-    for child in part.children():
+def _record_outputs(method: Method, step: Callable[[], Tensor]) -> tuple[list[Tensor], Tensor]:
+    """Run one step; return the outputs of all networks in order of their calls, and the loss."""
+    outputs: list[Tensor] = []
+
+    def recording(network: nn.Module) -> Callable[..., Tensor]:
+        forward = network.forward
+
+        def record(*arguments: Any) -> Tensor:
+            output: Tensor = forward(*arguments)
+            outputs.append(output.detach().requires_grad_(output.requires_grad))
+            return output
+
+        return record
+
+    with ExitStack() as stack:
+        for network in networks(method):
+            stack.enter_context(replaced(network, recording(network)))
+        loss = step().detach()
+    return outputs, loss
+
+
+def networks(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the parts of a method that have parameters, looking into lists and dictionaries.
+
+    A loss that is written as a module has no parameters, and a queue has buffers only.
+    """
+    for child in module.children():
         if isinstance(child, nn.ModuleList | nn.ModuleDict):
             yield from networks(child)
         elif next(child.parameters(), None) is not None:
@@ -84,7 +101,8 @@ def networks(part: nn.Module) -> Iterator[nn.Module]:
 
 @contextmanager
 def replaced(network: nn.Module, forward: Callable[..., Tensor]) -> Iterator[None]:
-    vars(network)["forward"] = forward  # before that of its class, where a call looks first
+    """Replace the forward function of a network inside the block."""
+    vars(network)["forward"] = forward  # an attribute of the instance hides that of its class
     try:
         yield
     finally:

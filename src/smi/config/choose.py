@@ -1,4 +1,4 @@
-"""Which recipe suits some images and a machine, where none is named."""
+"""Choose a recipe for a dataset and a device when the user names none."""
 
 import statistics
 from dataclasses import dataclass
@@ -13,76 +13,90 @@ from smi.data.folders import FileSet
 from smi.data.sources import resolve
 from smi.errors import UserError
 
-LOOKED_AT = 64  # files whose size is read
-SEEN = (
-    50_000  # images in all, on a CPU, each as often as that takes: some five minutes on two cores
-)
+NUM_SAMPLED_FILES = 64  # to estimate the size of the images
+CPU_IMAGES = 50_000  # views of images in all epochs together: about five minutes on two cores
+MIN_IMAGES = 16
+MIN_STEPS_PER_EPOCH = 8  # with fewer, batch statistics repeat themselves
 
 
 @dataclass(frozen=True)
 class Choice:
+    """Name a recipe, the settings to change in it, and the reason in one sentence."""
+
     recipe: str
     settings: dict[str, Any]
     sentence: str
 
 
 def choose_recipe(source: str, root: str | Path | None, device: torch.device) -> Choice:
-    """By the images' size and the device; batch and epochs follow from how many images there are."""
+    """Choose a recipe by image size and device; batch size and epochs follow the image count."""
     images = resolve(source, "pretrain", Path(root) if root is not None else None)
+    is_folder = isinstance(images, FileSet)
     side = _median_side(images) if isinstance(images, FileSet) else images.parts[0].shape[-1]
-    small = device.type == "cpu"
-    if side <= 16:
-        recipe = "digits"
-    elif side <= 64:
-        recipe = "cifar10-small" if small else "cifar10"
-    else:
-        recipe = "imagenette-small" if small else "imagenette"
-    settings: dict[str, Any] = {"data.images": None}
-    if isinstance(images, FileSet) and side <= 64:
-        settings["data.resolution"] = int(
-            side
-        )  # as they are: larger would be a larger cache, and nothing more to see
-    if source == "imagenet" and not small:
-        recipe, settings = "imagenet", {}
-    elif source == "cifar100":
-        settings["views.policy"] = "cifar100"
     count = len(images)
-    if count < 16:
+    if count < MIN_IMAGES:
         raise UserError(
-            f"{source} has {count} images; pretraining compares images with each other and needs 16 or more"
+            f"{source} has {count} images; "
+            f"pretraining compares images with each other and needs {MIN_IMAGES} or more"
         )
-    if recipe != "imagenet":
-        batch = read_recipe(recipe)["batch_size"]
-        while (
-            batch > 16 and count < 8 * batch
-        ):  # eight steps an epoch at least, or statistics of the batch repeat themselves
-            batch //= 2
-        settings["batch_size"] = batch
-        if small:
-            settings["epochs"] = max(10, min(300, round(SEEN / count)))
-    where = "a CPU" if small else device.type.upper()
+    on_cpu = device.type == "cpu"
+    if source == "imagenet" and not on_cpu:
+        recipe = "imagenet"
+        settings: dict[str, Any] = {}
+    else:
+        recipe = _recipe_for(side, on_cpu)
+        settings = {"data.images": None}
+        if is_folder and side <= 64:  # a larger cache would not hold more detail
+            settings["data.resolution"] = int(side)
+        if source == "cifar100":
+            settings["views.policy"] = "cifar100"
+        settings["batch_size"] = _batch_size(recipe, count)
+        if on_cpu:
+            settings["epochs"] = max(10, min(300, round(CPU_IMAGES / count)))
+    return Choice(recipe, settings, _sentence(recipe, settings, count, side, device))
+
+
+def _recipe_for(side: float, on_cpu: bool) -> str:
+    if side <= 16:
+        return "digits"
+    if side <= 64:
+        return "cifar10-small" if on_cpu else "cifar10"
+    return "imagenette-small" if on_cpu else "imagenette"
+
+
+def _batch_size(recipe: str, count: int) -> int:
+    """Halve the recipe's batch size until an epoch has enough steps."""
+    batch_size: int = read_recipe(recipe)["batch_size"]
+    while batch_size > 16 and count < MIN_STEPS_PER_EPOCH * batch_size:
+        batch_size //= 2
+    return batch_size
+
+
+def _sentence(
+    recipe: str, settings: dict[str, Any], count: int, side: float, device: torch.device
+) -> str:
+    where = "a CPU" if device.type == "cpu" else device.type.upper()
     details = ", ".join(
         f"{name.removeprefix('data.')} {value}"
         for name, value in settings.items()
         if value is not None
     )
-    sentence = f"recipe {recipe} for {count:,} images of {side:,.0f} px on {where}" + (
-        f", with {details}" if details else ""
-    )
-    return Choice(recipe, settings, sentence)
+    changes = f", with {details}" if details else ""
+    return f"recipe {recipe} for {count:,} images of {side:,.0f} px on {where}{changes}"
 
 
 def _median_side(files: FileSet) -> float:
-    """Of the shorter sides of some files, spread over the folder."""
+    """Return the median shorter side of a sample of files, spread over the folder."""
     sides = []
-    for entry in files.entries[:: max(1, len(files) // LOOKED_AT)]:
+    for entry in files.entries[:: max(1, len(files) // NUM_SAMPLED_FILES)]:
         try:
             with Image.open(files.root / entry.path) as image:
                 sides.append(min(image.size))
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-            continue  # what cannot be read is dealt with when it is decoded
+            continue  # unreadable files are reported when they are decoded
     if not sides:
         raise UserError(
-            f"none of the first files in {files.root} can be read as an image: run `smi data {files.root}` for the reasons"
+            f"none of the first files in {files.root} can be read as an image: "
+            f"run `smi data {files.root}` for the reasons"
         )
     return statistics.median(sides)

@@ -1,86 +1,108 @@
-"""What a run is: frozen dataclasses, read from a recipe (YAML) and what was asked on top of it, dotted: {"optimizer.lr": 1e-3}.
+"""Resolve a recipe (YAML) and dotted overrides such as {"optimizer.lr": 1e-3} to a `Config`.
 
 config = resolve("cifar10", {"method": "BarlowTwins", "epochs": 100})
 
-A recipe is a name (one of recipes/*.yaml), or a file such as the config.yaml that every run leaves: resolving that again gives the run.
+A recipe is a name (one of recipes/*.yaml) or a YAML file. The config.yaml that every run writes is
+such a file: resolving it gives the configuration of the run.
 """
 
 import inspect
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from smi.config.coerce import (
-    check_names,
-    hint,
-    to_dataclass,
-    to_mapping,
-    to_named,
-    to_text,
-    to_type,
-)
-from smi.config.schema import RECIPES, SHORT, Config
+from smi.config.coerce import check_names, to_dataclass, to_mapping, to_named, to_text, to_type
+from smi.config.schema import RECIPES, SHORT, Config, read_text
 from smi.errors import UserError
 from smi.methods import find_method, name_of, settings_of
+from smi.terminal import suggest
 from smi.views import RECIPES as POLICIES
 
 
-def resolve(recipe: str | Path, asked: Mapping[str, Any] | None = None) -> Config:
-    """A recipe with what was asked on top. Another method or encoder than the recipe's starts from its own defaults."""
+def resolve(recipe: str | Path, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Resolve a recipe with overrides to a complete, validated configuration.
+
+    A method or an encoder other than the recipe's starts from its own defaults.
+    """
     raw = read_recipe(recipe)
-    asked = {SHORT.get(key, key): value for key, value in (asked or {}).items()}
+    overrides = {SHORT.get(key, key): value for key, value in (overrides or {}).items()}
     methods = to_mapping(raw.get("methods") or {}, "methods")
-    for key in [key for key in asked if key.startswith("methods.")]:
-        _put({"methods": methods}, key, asked.pop(key))
+    for key in [key for key in overrides if key.startswith("methods.")]:
+        _put({"methods": methods}, key, overrides.pop(key))
+    own = {
+        name_of(str(name)): _partial_settings(str(name), settings or {})
+        for name, settings in methods.items()
+    }
 
     method = to_named(raw.pop("method", "SMI"), "method")
-    name = name_of(to_text(asked.pop("method.name", method["name"]), "method"))
-    own = {
-        name_of(str(known)): _of_method(str(known), settings or {})
-        for known, settings in methods.items()
-    }
-    method = (
-        {"name": name}
-        | own.get(name, {})
-        | ({**method, "name": name} if name == name_of(method["name"]) else {})
-    )
+    name = name_of(to_text(overrides.pop("method.name", method["name"]), "method"))
+    from_recipe = {**method, "name": name} if name == name_of(method["name"]) else {}
+    method = {"name": name} | own.get(name, {}) | from_recipe
 
     encoder = to_named(raw.pop("encoder", "resnet50"), "encoder")
-    other = to_text(asked.pop("encoder.name", encoder["name"]), "encoder")
-    encoder = encoder if other == encoder["name"] else {"name": other}
+    encoder_name = to_text(overrides.pop("encoder.name", encoder["name"]), "encoder")
+    if encoder_name != encoder["name"]:
+        encoder = {"name": encoder_name}
 
     raw |= {"method": method, "encoder": encoder, "methods": own}
-    for key, value in asked.items():
+    for key, value in overrides.items():
         _put(raw, key, value)
-    raw["method"] = _method(raw["method"])
+    raw["method"] = _complete_settings(raw["method"])
     config: Config = to_dataclass(Config, raw, "")
     check(config)
     return config
 
 
 def read_recipe(recipe: str | Path) -> dict[str, Any]:
+    """Read a recipe by its name or from a YAML file."""
     path = Path(recipe)
     if str(recipe) in RECIPES:
-        text = (resources.files("smi.config") / "recipes" / f"{recipe}.yaml").read_text()
+        text = read_text(str(recipe))
     elif path.suffix in (".yaml", ".yml") and path.is_file():
         text = path.read_text()
     elif path.suffix in (".yaml", ".yml"):
         raise UserError(f"there is no file {path}")
     else:
-        raise UserError(
-            f"there is no recipe {str(recipe)!r}: {hint(str(recipe), RECIPES)} (or name a YAML file)"
-        )
+        hint = suggest(str(recipe), RECIPES)
+        raise UserError(f"there is no recipe {str(recipe)!r}: {hint} (or name a YAML file)")
     try:
-        found = yaml.safe_load(text)
+        raw = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise UserError(f"{recipe} is not YAML: {' '.join(str(error).split())}") from error
-    return to_mapping(found, str(recipe))
+    return to_mapping(raw, str(recipe))
 
 
 def check(config: Config) -> None:
+    """Raise a UserError for a value out of its range."""
+    _check_numbers(config)
+    _check_method(config.method)
+    if config.views.policy not in POLICIES:
+        raise UserError(
+            f"views.policy must be one of {', '.join(POLICIES)}, not {config.views.policy!r}: "
+            "methods add their small views themselves"
+        )
+    if "image_size" in config.encoder:
+        raise UserError("encoder.image_size is not a setting: use views.size")
+    data = config.data
+    if data.resolution is not None and data.resolution < 1:
+        raise UserError(f"data.resolution must be 1 or more, not {data.resolution}")
+    if not 0 <= data.validation < 1:
+        raise UserError(
+            "data.validation must be a share of the images from 0 to below 1, "
+            f"not {data.validation}"
+        )
+    if data.images is not None and data.images < 2:
+        raise UserError(f"data.images must be 2 or more, not {data.images}")
+    warmup = config.optimizer.warmup_epochs
+    if warmup >= config.epochs:
+        raise UserError(
+            f"optimizer.warmup_epochs ({warmup:g}) must be below epochs ({config.epochs})"
+        )
+
+
+def _check_numbers(config: Config) -> None:
     positive = {
         "epochs": config.epochs,
         "batch_size": config.batch_size,
@@ -93,61 +115,47 @@ def check(config: Config) -> None:
     for name, value in positive.items():
         if value <= 0:
             raise UserError(f"{name} must be above 0, not {value}")
-    for name, value in {
+    not_negative = {
         "optimizer.weight_decay": config.optimizer.weight_decay,
         "optimizer.warmup_epochs": config.optimizer.warmup_epochs,
         "optimizer.final_lr": config.optimizer.final_lr,
         "optimizer.lr_vectors": config.optimizer.lr_vectors or 0,
         "log.probe_every": config.log.probe_every,
-    }.items():
+    }
+    for name, value in not_negative.items():
         if value < 0:
             raise UserError(f"{name} must be 0 or more, not {value}")
-    if config.views.policy not in POLICIES:
-        raise UserError(
-            f"views.policy must be one of {', '.join(POLICIES)}, not {config.views.policy!r}: methods add their small views themselves"
-        )
-    if "image_size" in config.encoder:
-        raise UserError(
-            "encoder.image_size is not a setting: views.size is what the encoder is given"
-        )
-    for name, number in config.method.items():
-        if isinstance(number, int) and not isinstance(number, bool) and number < 0:
-            raise UserError(f"method.{name} must be 0 or more, not {number}")
-        if isinstance(number, tuple) and min(number) < 1:
+
+
+def _check_method(settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        if isinstance(value, int) and not isinstance(value, bool) and value < 0:
+            raise UserError(f"method.{name} must be 0 or more, not {value}")
+        if isinstance(value, tuple) and min(value) < 1:
             raise UserError(
-                f"method.{name} must be 1 or more each, not {', '.join(map(str, number))}"
+                f"method.{name} must be 1 or more each, not {', '.join(map(str, value))}"
             )
-    if config.data.resolution is not None and config.data.resolution < 1:
-        raise UserError(f"data.resolution must be 1 or more, not {config.data.resolution}")
-    if not 0 <= config.data.validation < 1:
-        raise UserError(
-            f"data.validation must be a share of the images from 0 to below 1, not {config.data.validation}"
-        )
-    if config.optimizer.warmup_epochs >= config.epochs:
-        raise UserError(
-            f"optimizer.warmup_epochs ({config.optimizer.warmup_epochs:g}) must be below epochs ({config.epochs})"
-        )
-    if config.data.images is not None and config.data.images < 2:
-        raise UserError(f"data.images must be 2 or more, not {config.data.images}")
 
 
-# ------------------------------------------------------------------------------------------------------------- from text to types
+# ----------------------------------------------------------------------------- from text to types
 
 
 def _put(raw: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key in nested dictionaries."""
     *path, last = key.split(".")
-    place = raw
+    level = raw
     for part in path:
-        below = place.setdefault(part, {})
+        below = level.setdefault(part, {})
         if not isinstance(below, dict):
             raise UserError(f"{key} is not a setting: {part} has none below it")
-        place = below
-    place[last] = value
+        level = below
+    level[last] = value
 
 
-def _of_method(name: str, raw: Any) -> dict[str, Any]:
-    """Some settings of a method, checked against its signature."""
-    raw, settings = to_mapping(raw, f"methods.{name}"), settings_of(find_method(name))
+def _partial_settings(name: str, raw: Any) -> dict[str, Any]:
+    """Check the given settings of a method against its signature."""
+    raw = to_mapping(raw, f"methods.{name}")
+    settings = settings_of(find_method(name))
     check_names(raw, settings, f"methods.{name}.", f" of {name}")
     return {
         key: to_type(value, settings[key].annotation, f"methods.{name}.{key}")
@@ -155,8 +163,8 @@ def _of_method(name: str, raw: Any) -> dict[str, Any]:
     }
 
 
-def _method(raw: dict[str, Any]) -> dict[str, Any]:
-    """Complete: every setting of the method, as its signature has it where nothing else is said."""
+def _complete_settings(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return every setting of the method, with the defaults of its signature."""
     settings = {
         name: p for name, p in settings_of(find_method(raw["name"])).items() if name != "num_images"
     }

@@ -1,4 +1,4 @@
-"""A run's configuration as frozen dataclasses, and the names of the recipes. No torch."""
+"""Define a run's configuration as frozen dataclasses, and list the recipes. Imports no torch."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -11,62 +11,67 @@ import yaml
 
 @dataclass(frozen=True)
 class Data:
-    source: str  # a name or a folder
-    resolution: int | None = (
-        None  # pixels of a side that images are kept at; None: their own, or 256 for files
-    )
-    images: int | None = None  # train on so many of them, drawn from the seed; None: all
-    validation: float = 0.0  # this share of the training images is kept apart, and probes look at it instead of the set's own val
+    """Choose the images."""
+
+    source: str  # the name of a dataset, or a folder
+    resolution: int | None = None  # pixels per side to store; None: their own, 256 for files
+    images: int | None = None  # train on this many, drawn from the seed; None: all
+    validation: float = 0.0  # share of the training images held out; probes use it, not val
 
 
 @dataclass(frozen=True)
 class Views:
-    policy: str  # whose augmentations: cifar10, cifar100, imagenette, imagewoof, imagenet, digits
-    size: int  # pixels of a side
-    solarize_p: tuple[float, float] | None = (
-        None  # of the first and the second view; None: the policy's
-    )
+    """Choose the augmentations."""
+
+    policy: str  # cifar10, cifar100, imagenette, imagewoof, imagenet or digits
+    size: int  # pixels per side
+    solarize_p: tuple[float, float] | None = None  # of both views; None: as in the policy
 
 
 @dataclass(frozen=True)
 class Optimizer:
+    """Choose the optimizer and the learning rate."""
+
     name: Literal["AdamW", "LARS", "SGD"]
     lr: float
     weight_decay: float
     scale_lr: bool = False  # multiply learning rates by batch_size / 256
-    lr_vectors: float | None = None  # of biases and norms; None: lr
+    lr_vectors: float | None = None  # for biases and norms; None: lr
     momentum: float = 0.9
     warmup_epochs: float = 0.0
     schedule: Literal["cosine", "step", "constant"] | None = None  # None: the method's own
-    final_lr: float = 0.0  # where a cosine ends, as a share of the peak
+    final_lr: float = 0.0  # end of the cosine, as a share of the peak
 
 
 @dataclass(frozen=True)
 class Log:
-    every: int = 10  # steps from one line of metrics.jsonl to the next
-    probe_every: float = 1.0  # epochs from one look at held-out images to the next; 0: never
-    save_every: float = 1.0  # epochs from one checkpoint to the next
-    probe_images: int = 10_000  # at most, of training and of held-out images each
+    """Choose how often metrics, probes and checkpoints are written."""
+
+    every: int = 10  # steps between two lines of metrics.jsonl
+    probe_every: float = 1.0  # epochs between two probes; 0: never
+    save_every: float = 1.0  # epochs between two checkpoints
+    probe_images: int = 10_000  # at most, of training images and of held-out images
 
 
 @dataclass(frozen=True)
 class Config:
+    """Hold the complete configuration of a run."""
+
     data: Data
     views: Views
-    encoder: dict[str, Any]  # its name, and arguments for what makes it
-    method: dict[str, Any]  # its name, and its settings
+    encoder: dict[str, Any]  # its name and arguments
+    method: dict[str, Any]  # its name and settings
     optimizer: Optimizer
     epochs: int
     batch_size: int  # on all devices together
     seed: int = 0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 where a GPU has it
     log: Log = field(default_factory=Log)
-    methods: dict[str, dict[str, Any]] = field(
-        default_factory=dict
-    )  # settings each method takes under this recipe
+    # Settings that the recipe gives to each method, if that method is chosen.
+    methods: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def text(self) -> str:
-        """As YAML."""
+        """Return the configuration as YAML."""
         return yaml.safe_dump(plain(self), sort_keys=False, allow_unicode=True, width=120)
 
 
@@ -78,6 +83,7 @@ RECIPES = tuple(
     )
 )
 
+# Short names of settings, as the command line and `overrides` take them.
 SHORT = {
     "data": "data.source",
     "method": "method.name",
@@ -87,41 +93,68 @@ SHORT = {
 }
 
 
+@dataclass(frozen=True)
+class RecipeList:
+    """List the recipes with one sentence each."""
+
+    recipes: tuple[tuple[str, str], ...]  # name and sentence
+
+    def text(self) -> str:
+        """Return one line per recipe."""
+        return "\n".join(f"{name:17} {sentence}" for name, sentence in self.recipes)
+
+    def plain(self) -> dict[str, Any]:
+        """Return names and sentences for JSON."""
+        return {"recipes": [{"name": name, "sentence": text} for name, text in self.recipes]}
+
+
+def list_recipes() -> RecipeList:
+    """Return all recipes; the first line of each file is its description."""
+    return RecipeList(
+        tuple((name, read_text(name).splitlines()[0].removeprefix("# ")) for name in RECIPES)
+    )
+
+
+def read_text(recipe: str) -> str:
+    """Read the YAML of a named recipe."""
+    return (resources.files("smi.config") / "recipes" / f"{recipe}.yaml").read_text()
+
+
 def plain(config: Any) -> dict[str, Any]:
-    """Dictionaries, lists, numbers and text only."""
+    """Convert a configuration to dictionaries, lists, numbers and text."""
 
-    def simple(value: Any) -> Any:
+    def simplify(value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {key: simple(item) for key, item in value.items()}
-        return [simple(item) for item in value] if isinstance(value, list | tuple) else value
+            return {key: simplify(item) for key, item in value.items()}
+        return [simplify(item) for item in value] if isinstance(value, list | tuple) else value
 
-    found: dict[str, Any] = simple(dataclasses.asdict(config))
-    return found
+    settings: dict[str, Any] = simplify(dataclasses.asdict(config))
+    return settings
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What differs between two plain configurations, each as `optimizer.lr: 0.001 there, 0.01 asked`."""
-    before, after = dict(flat(old)), dict(flat(new))
+    """Describe the changes: `optimizer.lr is 0.001 in the folder, 0.01 was requested`."""
     return [
-        f"{key}: {before.get(key, 'nothing')} there, {after.get(key, 'nothing')} asked"
+        f"{key} is {before} in the folder, {after} was requested"
+        for key, before, after in changed_settings(old, new)
+    ]
+
+
+def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return the dotted name, old and new value of each setting that differs; "unset" if absent."""
+    before = dict(flat(old))
+    after = dict(flat(new))
+    return [
+        (key, before.get(key, "unset"), after.get(key, "unset"))
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key)
     ]
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Names with dots, and their values."""
+    """Yield dotted names and their values."""
     for key, value in config.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def print_recipes() -> None:
-    """The first line of each is what it is for."""
-    for name in RECIPES:
-        first = (
-            (resources.files("smi.config") / "recipes" / f"{name}.yaml").read_text().splitlines()[0]
-        )
-        print(f"{name:17} {first.removeprefix('# ')}")

@@ -1,4 +1,4 @@
-"""Where images come from (sources), how they are kept (store), how they arrive (batches).
+"""Find images (sources), store them (store) and serve them in batches (batches).
 
 store = load("cifar10")                      # or a folder of images; `smi data NAME` downloads
 for batch in Batches(store, 256, seed=0).starting_at(step):
@@ -11,30 +11,30 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from smi.data.batches import Batch as Batch
     from smi.data.batches import Batches as Batches
-    from smi.data.decoder import Bad as Bad
-    from smi.data.sources import NAMES as NAMES
+    from smi.data.decoder import BadFile as BadFile
+    from smi.data.sources import DATASET_NAMES as DATASET_NAMES
     from smi.data.store import Store as Store
     from smi.data.store import load as load
     from smi.data.store import write_bad as write_bad
 
-# Loaded when first asked for: the worker processes that decode start without torch.
-_HOMES = {
-    "Bad": "decoder",
+# Imported on first use, because the decoding workers must start without importing torch.
+_MODULES = {
+    "BadFile": "decoder",
     "Batch": "batches",
     "Batches": "batches",
-    "NAMES": "sources",
+    "DATASET_NAMES": "sources",
     "Store": "store",
     "load": "store",
     "write_bad": "store",
 }
 
-__all__ = ["NAMES", "Bad", "Batch", "Batches", "Store", "load", "write_bad"]
+__all__ = ["DATASET_NAMES", "BadFile", "Batch", "Batches", "Store", "load", "write_bad"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'smi.data' has no attribute {name!r}")
-    return getattr(import_module(f"smi.data.{_HOMES[name]}"), name)
+    return getattr(import_module(f"smi.data.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

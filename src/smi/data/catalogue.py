@@ -1,27 +1,30 @@
-"""What is in a folder of images, or in a named set: what `smi data` prints. Nothing here needs torch."""
+"""Describe a named dataset or a folder of images, as `smi data` prints it, without torch.
+
+print(describe_data("photos").text())
+"""
 
 import hashlib
-import json
 import os
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from smi.data.cache import FILE_RESOLUTION, cache_bytes, decode_all, is_cached
-from smi.data.decoder import Bad, Found
+from smi.data.decoder import BadFile, ImageInfo
 from smi.data.decoders import num_cores
 from smi.data.download import download
 from smi.data.folders import HELD_OUT_SHARE, MAX_BAD_SHARE, FileSet, Folder, read_folder
-from smi.data.sources import ARCHIVES, NAMES, existing_folder, resolve
+from smi.data.sources import ARCHIVES, DATASET_NAMES, existing_folder, resolve
 from smi.files import cache_home
-from smi.terminal import printable
+from smi.terminal import printable, quietly
 
-SHOWN = 10  # of a long list, unless as JSON
-LOOK = 32  # pixels: large enough to see that a file decodes to its end, small enough to be quick
+MAX_ITEMS_SHOWN = 10  # of a long list in the text; JSON has all of them
+CHECK_RESOLUTION = 32  # pixels: enough to decode a file to its end, small enough to be quick
 
-KINDS = {
+FORMAT_OF_SUFFIX = {  # all other suffixes are JPEG's
     ".bmp": "BMP",
     ".dib": "BMP",
     ".gif": "GIF",
@@ -32,23 +35,97 @@ KINDS = {
 }
 
 
+def describe_data(
+    target: str | Path, *, root: Path | None = None, quiet: bool = False
+) -> "DatasetDescription | FolderDescription":
+    """Describe a named dataset, downloading it if it is missing, or any folder of images.
+
+    describe_data("cifar10").text()
+    describe_data("photos").plain()["unreadable"]
+
+    root: the folder of named datasets; None is `data` in smi's cache folder.
+    quiet: print neither progress nor status.
+    """
+    with quietly(quiet):
+        if target in DATASET_NAMES:
+            return describe_dataset(str(target), root)
+        return describe_folder(existing_folder(target))
+
+
+# ------ named datasets
+
+
 @dataclass(frozen=True)
-class Description:
-    """Of a folder. `sides` are the least, the median and the largest shorter side, in pixels; paths are relative to the folder."""
+class DatasetDescription:
+    """Describe a named dataset."""
+
+    name: str
+    path: str | None
+    pretraining_images: int
+    splits: dict[str, int]
+    classes: tuple[str, ...] | None
+    pixels: int | None  # of a side; None if the files have different sizes
+
+    def plain(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """Format the description for a terminal."""
+        size = f"{self.pixels} x {self.pixels} pixels" if self.pixels else "files of any size"
+        lines = [
+            f"{self.name}: {size}",
+            f"  location    {self.path or 'comes with scikit-learn, nothing to download'}",
+            f"  splits      {_counts_text(self.splits)}",
+            f"  classes     {_class_names_text(self.classes)}",
+            "",
+            f"Pretraining would use {self.pretraining_images:,} images, without their labels.",
+        ]
+        return "\n".join(map(printable, lines))
+
+
+def describe_dataset(name: str, root: Path | None = None) -> DatasetDescription:
+    """Describe a named dataset; download it if it is missing."""
+    path = str(download(name, root)) if name in ARCHIVES else None
+    train = resolve(name, "train", root)
+    val = resolve(name, "val", root)
+    if isinstance(train, FileSet):
+        path = str(train.root)
+        num_pretraining = len(train)
+        pixels = None
+    else:
+        num_pretraining = len(resolve(name, "pretrain", root))
+        pixels = train.parts[0].shape[-1]
+    return DatasetDescription(
+        name=name,
+        path=path,
+        pretraining_images=num_pretraining,
+        splits={"train": len(train), "val": len(val)},
+        classes=train.classes,
+        pixels=pixels,
+    )
+
+
+# ------ folders
+
+
+@dataclass(frozen=True)
+class FolderDescription:
+    """Describe a folder of images. Paths are relative to the folder."""
 
     path: str
     num_files: int
     num_bytes: int
     splits: dict[str, int]
-    held_out: bool  # val is a part of what lies in the folder, kept from pretraining
-    classes: dict[str, int] | None  # images in each, of all splits
+    held_out: bool  # val is a part of the folder that is held out from pretraining
+    classes: dict[str, int] | None  # the number of images of each class, over all splits
     formats: dict[str, int]
     modes: dict[str, int]
-    sides: tuple[int, float, int] | None
-    unreadable: list[Bad]
-    misnamed: list[Bad]
+    sides: tuple[int, float, int] | None  # minimum, median, maximum of the shorter side, in pixels
+    unreadable: list[BadFile]
+    misnamed: list[BadFile]
     duplicates: list[list[str]]  # groups of files with the same bytes
-    across_splits: int  # of those groups, how many have files in train and in val
+    across_splits: int  # the number of those groups with files in train and in val
     ignored: list[str]
     unused: int  # images in neither split
     pretraining_images: int
@@ -56,53 +133,107 @@ class Description:
     cached: bool
     cache_bytes: int
 
+    def plain(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary."""
+        return asdict(self)
 
-def describe_folder(path: Path) -> Description:
-    """Reads and decodes every file, on all cores."""
+    def text(self) -> str:
+        """Format the description for a terminal."""
+        lines = [*self._contents(), *self._problems(), "", *self._conclusion()]
+        return "\n".join(map(printable, lines))
+
+    def _contents(self) -> list[str]:
+        share = f"{HELD_OUT_SHARE:.0%}"
+        held_out = f" (val: about {share} of each class, held out by a hash of the path)"
+        return [
+            self.path,
+            f"  files       {self.num_files:,} named like images, {self.num_bytes / 1e6:,.1f} MB",
+            f"  formats     {_counts_text(self.formats)}",
+            f"  modes       {_counts_text(self.modes)}",
+            f"  sizes       {_sides_text(self.sides)}",
+            f"  splits      {_counts_text(self.splits)}{held_out if self.held_out else ''}",
+            f"  classes     {_class_counts_text(self.classes)}",
+        ]
+
+    def _problems(self) -> list[str]:
+        num_repeated = sum(map(len, self.duplicates)) - len(self.duplicates)
+        across = f"; {self.across_splits:,} images are in train and in val"
+        unused = f", and {self.unused:,} images outside train/ and val/"
+        return [
+            f"  unreadable  {len(self.unreadable):,}",
+            *_indented(f"{bad.path}: {bad.reason}" for bad in self.unreadable),
+            f"  misnamed    {len(self.misnamed):,}",
+            *_indented(f"{bad.path} {bad.reason}" for bad in self.misnamed),
+            f"  duplicates  {num_repeated:,} files repeat another"
+            + (across if self.across_splits else ""),
+            *_indented(" = ".join(group) for group in self.duplicates),
+            f"  others      {len(self.ignored):,} ignored" + (unused if self.unused else ""),
+            *_indented(self.ignored),
+        ]
+
+    def _conclusion(self) -> list[str]:
+        if len(self.unreadable) == self.num_files:
+            return ["Pretraining would stop: none of these files can be read."]
+        decoding = (
+            f"decoded once into a cache of {self.cache_bytes / 1e6:,.0f} MB"
+            if self.cached
+            else "decoded whenever they are read (too many to cache)"
+        )
+        lines = [
+            f"Pretraining would use {self.pretraining_images:,} images at {self.resolution} px, "
+            f"{decoding}, without their labels."
+        ]
+        if len(self.unreadable) > MAX_BAD_SHARE * self.num_files:
+            lines.append(
+                f"It would stop first, because more than {MAX_BAD_SHARE:.0%} of the files are "
+                "unreadable: repair or remove them."
+            )
+        if self.classes is None:
+            lines.append("There are no labels: everything except accuracy works without them.")
+        return lines
+
+
+def describe_folder(path: Path) -> FolderDescription:
+    """Read and decode every file of a folder, on all cores, and describe them."""
     folder = read_folder(path)
-    files = [folder.train, *([folder.val] if folder.val else [])]
-    entries = [(part.split, entry) for part in files for entry in part.entries]
-    jobs = [(row, f"{folder.root}/{entry.path}") for row, (_, entry) in enumerate(entries)]
-    replies = dict(decode_all(-1, LOOK, jobs, num_cores()))
-    found = {row: reply for row, reply in replies.items() if isinstance(reply, Found)}
-    unreadable = [
-        Bad(entries[row][1].path, reply)
-        for row, reply in sorted(replies.items())
-        if isinstance(reply, str)
-    ]
-    sides = [min(image.width, image.height) for image in found.values()]
-    duplicates = _duplicates(
-        folder, (entry.path for row, (_, entry) in enumerate(entries) if row in found)
-    )
+    splits = [folder.train, *([folder.val] if folder.val else [])]
+    entries = [(files.split, entry) for files in splits for entry in files.entries]
+    paths = [entry.path for _, entry in entries]
+    jobs = [(row, f"{folder.root}/{path}") for row, path in enumerate(paths)]
+    replies = dict(sorted(decode_all(-1, CHECK_RESOLUTION, jobs, num_cores())))
+    infos = {row: reply for row, reply in replies.items() if isinstance(reply, ImageInfo)}
+    bad = {row: reply for row, reply in replies.items() if isinstance(reply, str)}
+    sides = [min(info.width, info.height) for info in infos.values()]
+    duplicates = _duplicates(folder, (paths[row] for row in infos))
     split_of = {entry.path: split for split, entry in entries}
-    return Description(
+    return FolderDescription(
         path=str(folder.root),
         num_files=len(entries),
         num_bytes=sum(entry.size for _, entry in entries),
-        splits={part.split: len(part) for part in files},
+        splits={files.split: len(files) for files in splits},
         held_out=folder.held_out,
-        classes=_class_counts(files),
-        formats=_counts(image.format for image in found.values()),
-        modes=_counts(image.mode for image in found.values()),
+        classes=_class_counts(splits),
+        formats=_counts(info.format for info in infos.values()),
+        modes=_counts(info.mode for info in infos.values()),
         sides=(min(sides), statistics.median(sides), max(sides)) if sides else None,
-        unreadable=unreadable,
-        misnamed=_misnamed({entries[row][1].path: image for row, image in sorted(found.items())}),
+        unreadable=[BadFile(paths[row], reason) for row, reason in bad.items()],
+        misnamed=_misnamed({paths[row]: info for row, info in infos.items()}),
         duplicates=duplicates,
         across_splits=sum(len({split_of[path] for path in group}) > 1 for group in duplicates),
         ignored=list(folder.ignored),
         unused=folder.num_images - len(entries),
-        pretraining_images=sum(entries[row][0] == "train" for row in found),
+        pretraining_images=sum(entries[row][0] == "train" for row in infos),
         resolution=FILE_RESOLUTION,
         cached=is_cached(folder.train, FILE_RESOLUTION, cache_home() / "images"),
         cache_bytes=cache_bytes(len(folder.train), FILE_RESOLUTION),
     )
 
 
-def _class_counts(files: list[FileSet]) -> dict[str, int] | None:
+def _class_counts(splits: list[FileSet]) -> dict[str, int] | None:
     counts: Counter[str] = Counter()
-    for part in files:
-        if part.labels is not None and part.classes is not None:
-            counts.update(part.classes[label] for label in part.labels)
+    for files in splits:
+        if files.labels is not None and files.classes is not None:
+            counts.update(files.classes[label] for label in files.labels)
     return dict(sorted(counts.items())) or None
 
 
@@ -110,18 +241,20 @@ def _counts(values: Iterable[str]) -> dict[str, int]:
     return dict(Counter(values).most_common())
 
 
-def _misnamed(found: dict[str, Found]) -> list[Bad]:
-    kinds = {path: KINDS.get(os.path.splitext(path)[1].lower(), "JPEG") for path in found}
-    return [
-        Bad(path, f"is {image.format}")
-        for path, image in found.items()
-        if image.format.replace("MPO", "JPEG") != kinds[path]
-    ]
+def _misnamed(infos: dict[str, ImageInfo]) -> list[BadFile]:
+    """List files with the suffix of another format."""
+    misnamed = []
+    for path, info in infos.items():
+        expected = FORMAT_OF_SUFFIX.get(os.path.splitext(path)[1].lower(), "JPEG")
+        if info.format.replace("MPO", "JPEG") != expected:
+            misnamed.append(BadFile(path, f"is {info.format}"))
+    return misnamed
 
 
 def _duplicates(folder: Folder, paths: Iterable[str]) -> list[list[str]]:
-    """Only files of one size can be the same, so only those are read again."""
-    by_size, by_bytes = defaultdict(list), defaultdict(list)
+    """Group files with the same bytes; only files of the same size are read again."""
+    by_size = defaultdict(list)
+    by_bytes = defaultdict(list)
     for path in paths:
         by_size[(folder.root / path).stat().st_size].append(path)
     for same_size in by_size.values():
@@ -131,126 +264,39 @@ def _duplicates(folder: Folder, paths: Iterable[str]) -> list[list[str]]:
     return sorted(sorted(group) for group in by_bytes.values() if len(group) > 1)
 
 
-@dataclass(frozen=True)
-class Summary:
-    """Of a named set."""
-
-    name: str
-    path: str | None
-    pretraining_images: int
-    splits: dict[str, int]
-    classes: tuple[str, ...] | None
-    pixels: int | None  # of a side; None where files have their own sizes
+# ------ parts of the text
 
 
-def summarize(name: str, root: Path | None = None) -> Summary:
-    """Downloads the set if it is not there."""
-    path = str(download(name, root)) if name in ARCHIVES else None
-    train, val = resolve(name, "train", root), resolve(name, "val", root)
-    pretrain = train if isinstance(train, FileSet) else resolve(name, "pretrain", root)
-    pixels = None if isinstance(train, FileSet) else train.parts[0].shape[-1]
-    path = str(train.root) if isinstance(train, FileSet) else path
-    return Summary(
-        name, path, len(pretrain), {"train": len(train), "val": len(val)}, train.classes, pixels
-    )
-
-
-# ------------------------------------------------------------------------------------------------------------------- what is printed
-
-
-def print_data(target: str, *, root: Path | None, as_json: bool) -> None:
-    found = summarize(target, root) if target in NAMES else describe_folder(existing_folder(target))
-    if as_json:
-        print(json.dumps(asdict(found), indent=2))
-        return
-    text = _summary_text(found) if isinstance(found, Summary) else _description_text(found)
-    print("\n".join(map(printable, text.split("\n"))))
-
-
-def _summary_text(summary: Summary) -> str:
-    size = f"{summary.pixels} x {summary.pixels} pixels" if summary.pixels else "files of any size"
-    lines = [
-        f"{summary.name}: {size}",
-        f"  where       {summary.path or 'comes with scikit-learn, nothing to download'}",
-        f"  splits      {_listed(summary.splits)}",
-        f"  classes     {_class_names(summary.classes)}",
-        "",
-        f"Pretraining would use {summary.pretraining_images:,} images, without their labels.",
-    ]
-    return "\n".join(lines)
-
-
-def _class_names(classes: tuple[str, ...] | None) -> str:
-    if classes is None:
-        return "not named"
-    return (
-        f"{len(classes):,}: {', '.join(classes[:SHOWN])}{', ...' if len(classes) > SHOWN else ''}"
-    )
-
-
-def _description_text(d: Description) -> str:
-    held_out = (
-        f" (val: about {HELD_OUT_SHARE:.0%} of each class, held out by a hash of the path)"
-        if d.held_out
-        else ""
-    )
-    lines = [
-        d.path,
-        f"  files       {d.num_files:,} named like images, {d.num_bytes / 1e6:,.1f} MB",
-        f"  formats     {_listed(d.formats)}",
-        f"  modes       {_listed(d.modes)}",
-        f"  sizes       {_sides(d.sides)}",
-        f"  splits      {_listed(d.splits)}{held_out}",
-        f"  classes     {_class_counts_text(d.classes)}",
-        f"  unreadable  {len(d.unreadable):,}",
-        *_shown([f"{printable(bad.path)}: {bad.reason}" for bad in d.unreadable]),
-        f"  misnamed    {len(d.misnamed):,}",
-        *_shown([f"{printable(bad.path)} {bad.reason}" for bad in d.misnamed]),
-        f"  duplicates  {sum(map(len, d.duplicates)) - len(d.duplicates):,} files repeat another"
-        + (f"; {d.across_splits:,} images are in train and in val" if d.across_splits else ""),
-        *_shown([" = ".join(map(printable, group)) for group in d.duplicates]),
-        f"  others      {len(d.ignored):,} ignored"
-        + (f", and {d.unused:,} images outside train/ and val/" if d.unused else ""),
-        *_shown(list(map(printable, d.ignored))),
-        "",
-    ]
-    kept = (
-        f"decoded once into a cache of {d.cache_bytes / 1e6:,.0f} MB"
-        if d.cached
-        else "decoded whenever they are seen (too many to cache)"
-    )
-    if len(d.unreadable) == d.num_files:
-        return "\n".join([*lines, "Pretraining would stop: none of these files can be read."])
-    lines.append(
-        f"Pretraining would use {d.pretraining_images:,} images at {d.resolution} px, {kept}, without their labels."
-    )
-    if len(d.unreadable) > MAX_BAD_SHARE * d.num_files:
-        lines.append(
-            f"It would stop first, for more than {MAX_BAD_SHARE:.0%} of the files are unreadable: mend or remove them."
-        )
-    if d.classes is None:
-        lines.append("There are no labels: everything but accuracy works without them.")
-    return "\n".join(lines)
-
-
-def _listed(counts: dict[str, int]) -> str:
+def _counts_text(counts: dict[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in counts.items()) or "none"
 
 
-def _sides(sides: tuple[int, float, int] | None) -> str:
-    return (
-        f"shorter side {sides[0]:,} to {sides[2]:,} px, median {sides[1]:,.0f}" if sides else "none"
-    )
+def _class_names_text(classes: tuple[str, ...] | None) -> str:
+    if classes is None:
+        return "not named"
+    more = ", ..." if len(classes) > MAX_ITEMS_SHOWN else ""
+    return f"{len(classes):,}: {', '.join(classes[:MAX_ITEMS_SHOWN])}{more}"
 
 
 def _class_counts_text(classes: dict[str, int] | None) -> str:
     if classes is None:
         return "none (two or more folders of images, and no image beside them, would be classes)"
-    few, many = min(classes.values()), max(classes.values())
-    shown = _listed(dict(list(classes.items())[:SHOWN]))
-    return f"{len(classes):,} of {few:,} to {many:,} images: {shown}{', ...' if len(classes) > SHOWN else ''}"
+    fewest, most = min(classes.values()), max(classes.values())
+    counts = _counts_text(dict(list(classes.items())[:MAX_ITEMS_SHOWN]))
+    more = ", ..." if len(classes) > MAX_ITEMS_SHOWN else ""
+    return f"{len(classes):,} of {fewest:,} to {most:,} images: {counts}{more}"
 
 
-def _shown(items: list[str]) -> list[str]:
-    more = [f"... and {len(items) - SHOWN:,} more (all with --json)"] if len(items) > SHOWN else []
-    return [f"              {item}" for item in [*items[:SHOWN], *more]]
+def _sides_text(sides: tuple[int, float, int] | None) -> str:
+    if sides is None:
+        return "none"
+    return f"shorter side {sides[0]:,} to {sides[2]:,} px, median {sides[1]:,.0f}"
+
+
+def _indented(items: Iterable[str]) -> list[str]:
+    """Indent the first items below their heading, and count the rest."""
+    items = list(items)
+    lines = items[:MAX_ITEMS_SHOWN]
+    if len(items) > MAX_ITEMS_SHOWN:
+        lines.append(f"... and {len(items) - MAX_ITEMS_SHOWN:,} more (all with --json)")
+    return [f"              {line}" for line in lines]

@@ -1,7 +1,9 @@
-"""A pool of worker processes that decode files into rows of one file: a cache being built, or a window for streaming.
+"""Decode files in a pool of worker processes, into the rows of one file.
 
-The workers are started afresh, not forked: threads of this process (torch's, a data loader's) cannot deadlock them, and a user's script
-needs no `if __name__ == "__main__"`. One that dies of a file is replaced, and the file counts as bad.
+That file is a cache being built, or the shared buffer of a streaming store. Workers are started as
+new processes, not forked: threads of this process (of torch or of a data loader) cannot deadlock
+them, and a user's script needs no `if __name__ == "__main__"`. A worker that crashes on a file is
+replaced, and the file counts as bad.
 """
 
 import contextlib
@@ -15,20 +17,24 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any
 
-from smi.data.decoder import Found
+from smi.data.decoder import ImageInfo
 
 Job = tuple[int, str]  # row, path
-Reply = Found | str  # or why not
+Reply = ImageInfo | str  # or the reason why the file is bad
 
-CHUNK = 16  # files handed to a worker at once: the wait for its next errand vanishes among so many
+FILES_PER_CHUNK = 16  # files sent to a worker at once: the round trip then hardly counts
 
 
 def num_cores() -> int:
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Decoders:
-    """`submit` hands over files; row r goes to bytes [r * 3 S S, (r + 1) * 3 S S) of the file open as `fd`; -1: nowhere."""
+    """Decode files into rows of the file open as `fd`; with fd -1 the pixels are discarded.
+
+    Row r is written to bytes [r * 3 S S, (r + 1) * 3 S S).
+    """
 
     def __init__(self, fd: int, resolution: int, num_workers: int):
         self._idle: SimpleQueue[_Worker] = SimpleQueue()
@@ -38,6 +44,7 @@ class Decoders:
         self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="smi-decoder")
 
     def submit(self, jobs: Sequence[Job]) -> "Future[list[Reply]]":
+        """Send jobs to the next idle worker; the future holds one reply per job."""
         return self._threads.submit(self._run, jobs)
 
     def _run(self, jobs: Sequence[Job]) -> list[Reply]:
@@ -48,6 +55,7 @@ class Decoders:
             self._idle.put(worker)
 
     def close(self) -> None:
+        """Stop all workers and cancel the jobs that are left."""
         for worker in self._workers:
             worker.stop()  # first, so that no thread waits for an answer
         self._threads.shutdown(cancel_futures=True)
@@ -67,9 +75,13 @@ class Decoders:
 
 
 class _Worker:
+    """Run smi.data.decoder in a process, and restart it when it dies."""
+
     def __init__(self, fd: int, resolution: int):
-        self._fd, self._resolution = fd, resolution
-        self._ready = self._stopped = False
+        self._fd = fd
+        self._resolution = resolution
+        self._ready = False
+        self._stopped = False
         self._process = self._start()
 
     def _start(self) -> "subprocess.Popen[str]":
@@ -79,20 +91,25 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=(self._fd,) if self._fd >= 0 else (),
-            # Pillow keeps the memory of an image for the next: fresh pages from the system take as long as decoding a small JPEG.
+            # Pillow keeps the memory of an image for the next one: new pages from the system take
+            # as long as decoding a small JPEG.
             env={"PILLOW_BLOCKS_MAX": "8"} | os.environ | {"PYTHONPATH": paths},
             encoding="ascii",
         )
 
     def run(self, jobs: Sequence[Job]) -> list[Reply]:
-        """One line there, one line back. If none comes back, the files are tried one by one to find which it died of."""
+        """Send one line of jobs and read one line of replies.
+
+        If the process dies, try the files one by one to find the file that killed it.
+        """
         if self._stopped:
             raise CancelledError
         if self._process.poll() is not None:
             self.close()
-            self._process, self._ready = self._start(), False
+            self._process = self._start()
+            self._ready = False
         self._await_ready()
-        with contextlib.suppress(BrokenPipeError):  # it died: the missing answer will tell
+        with contextlib.suppress(BrokenPipeError):  # it died, and no answer will come
             self._process.stdin.write(json.dumps(jobs) + "\n")  # type: ignore[union-attr]
             self._process.stdin.flush()  # type: ignore[union-attr]
         line = self._process.stdout.readline()  # type: ignore[union-attr]
@@ -105,12 +122,12 @@ class _Worker:
 
     def _await_ready(self) -> None:
         if not self._ready and self._process.stdout.readline() != "ready\n":  # type: ignore[union-attr]
-            raise RuntimeError("a worker process for decoding did not start: its message is above")
+            raise RuntimeError("a decoding worker did not start; its error message is above")
         self._ready = True
 
     def stop(self) -> None:
         self._stopped = True
-        self._process.kill()  # it holds nothing that must be finished
+        self._process.kill()  # it has nothing that must be finished
 
     def close(self) -> None:
         self._process.wait()
@@ -122,6 +139,6 @@ class _Worker:
 def _parse(answer: list[Any]) -> Reply:
     if len(answer) == 1:
         return str(answer[0])
-    if len(answer) == 2:  # nowhere to write it: the disk is full, not the file bad
+    if len(answer) == 2:  # writing the pixels failed: the disk is full, the file is not bad
         raise OSError(*answer)
-    return Found(*answer)
+    return ImageInfo(*answer)

@@ -1,8 +1,8 @@
-"""Archives from the net: resumed where they broke, verified, and extracted without a way out of their folder.
+"""Download archives: resume after a broken connection, verify the checksum, extract safely.
 
-<root>/<archive>.part      what has arrived so far
-<root>/<archive>           the whole of it, once its checksum is right; removed when extracted, unless the user put it there
-<root>/<folder>            appears when all of it is extracted
+<root>/<archive>.part      the bytes received so far
+<root>/<archive>           the verified archive; removed after extraction unless brought by hand
+<root>/<folder>            the extracted folder; appears when it is complete
 """
 
 import errno
@@ -13,6 +13,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 
 from smi.data.sources import ARCHIVES, Archive
@@ -20,26 +21,37 @@ from smi.errors import UserError
 from smi.files import data_home, disk_errors, expand, lock
 from smi.terminal import Progress, announce
 
-ATTEMPTS = 5
-PATIENCE = 30.0  # seconds without a byte
-BLOCK = 1 << 20
+NUM_ATTEMPTS = 5
+TIMEOUT_SECONDS = 30.0  # without a byte
+BLOCK_BYTES = 1 << 20
 
 
 class _BrokenError(Exception):
-    """The connection ended early: what has arrived is kept."""
+    """Report that the connection ended early; the received bytes are kept."""
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Describe a failed attempt to download."""
+
+    reason: str
+    retry: bool = True  # another attempt may succeed
 
 
 def download(name: str, root: Path | None = None) -> Path:
-    """The folder of a named set that has an archive: found, or downloaded and extracted."""
+    """Return the folder of a named dataset with an archive; download and extract it if missing."""
     root = expand(root or data_home())
     archive = ARCHIVES[name]
     return root if root.name == archive.folder and root.is_dir() else fetch(name, archive, root)
 
 
 def fetch(name: str, archive: Archive, root: Path, *, pause: float = 1.0) -> Path:
-    """The extracted folder; at once if it is there already. `pause` seconds, doubled each time, lie between attempts."""
+    """Return the extracted folder; download and extract the archive if it is missing.
+
+    The pause between attempts is `pause` seconds, doubled each time.
+    """
     folder = root / archive.folder
-    if folder.is_dir():  # it appears whole; and a place that holds it need not be writable
+    if folder.is_dir():  # complete: no lock is needed, and the disk may be read-only
         return folder
     with (
         disk_errors(f"downloading {name} to {root}"),
@@ -48,79 +60,79 @@ def fetch(name: str, archive: Archive, root: Path, *, pause: float = 1.0) -> Pat
         if folder.is_dir():
             return folder
         path = root / archive.file
-        brought = path.is_file()
-        if not brought:
+        put_by_user = path.is_file()
+        if not put_by_user:
             _download(name, archive, path, pause)
         elif _md5(path) != archive.md5:
             raise UserError(
-                f"{path} is not the whole official archive (its MD5 is not {archive.md5}): remove it, or bring it again"
+                f"{path} is not the complete official archive (its MD5 is not {archive.md5}): "
+                "remove it, or replace it"
             )
         announce(f"extracting {path}")
         extract(path, folder)
-        if not brought:
+        if not put_by_user:
             path.unlink()
     return folder
 
 
 def _download(name: str, archive: Archive, path: Path, pause: float) -> None:
+    """Download an archive to `path`, in several attempts if necessary."""
     part = path.with_name(f"{path.name}.part")
-    for attempt in range(ATTEMPTS):
-        resumed = part.is_file() and part.stat().st_size > 0
-        try:
-            _receive(name, archive.url, part)
-        except urllib.error.HTTPError as error:
-            if error.code < 500:
-                raise UserError(
-                    _by_hand(name, archive, path, f"the server answers {error.code} {error.reason}")
-                ) from error
-            reason = f"the server answers {error.code} {error.reason}"
-        except _BrokenError as error:
-            reason = str(error)
-        except (OSError, http.client.HTTPException) as error:
-            if _of_the_disk(error):
-                raise
-            reason = str(getattr(error, "reason", error)) or type(error).__name__
-            if (
-                isinstance(error, urllib.error.URLError) and attempt == 0
-            ):  # no connection at all: waiting seconds will not bring one
-                break
-        else:
-            if _md5(part) == archive.md5:
-                part.rename(path)
-                return
-            part.unlink()
-            reason = f"what arrived does not have the MD5 {archive.md5}"
-            if not resumed:  # whole and fresh, yet wrong: the next one would be too
-                break
-        if attempt + 1 < ATTEMPTS:
+    reason = ""
+    for attempt in range(NUM_ATTEMPTS):
+        failure = _attempt(name, archive, part, first=attempt == 0)
+        if failure is None:
+            part.rename(path)
+            return
+        reason = failure.reason
+        if not failure.retry:
+            break
+        if attempt + 1 < NUM_ATTEMPTS:
             time.sleep(pause * 2**attempt)
-    kept = (
-        f"; {part.stat().st_size / 1e6:,.0f} MB of it are kept, and the same command goes on from there"
-        if part.is_file()
-        else ""
+    received = ""
+    if part.is_file():
+        megabytes = part.stat().st_size / 1e6
+        received = f"; {megabytes:,.0f} MB are kept, and the same command resumes the download"
+    raise UserError(
+        f"{name} could not be downloaded ({reason}): without a connection, fetch "
+        f"{archive.url} elsewhere, save it as {path}, and run "
+        f"`smi data {name} --root {path.parent}` again{received}"
     )
-    raise UserError(_by_hand(name, archive, path, reason) + kept)
 
 
-def _by_hand(name: str, archive: Archive, path: Path, reason: str) -> str:
-    return (
-        f"{name} could not be downloaded ({reason}): without a connection, fetch {archive.url} elsewhere, "
-        f"put it here as {path}, and run `smi data {name} --root {path.parent}` again"
-    )
+def _attempt(name: str, archive: Archive, part: Path, *, first: bool) -> _Failure | None:
+    """Try to complete `part` and verify it; return None, or the failure."""
+    resumed = part.is_file() and part.stat().st_size > 0
+    try:
+        _receive(name, archive.url, part)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return _Failure(f"the server answers {error.code} {error.reason}", retry=error.code >= 500)
+    except _BrokenError as error:
+        return _Failure(str(error))
+    except (OSError, http.client.HTTPException) as error:
+        if _is_disk_error(error):
+            raise
+        reason = str(getattr(error, "reason", error)) or type(error).__name__
+        # If there was never a connection, there will be none in some seconds either.
+        return _Failure(reason, retry=not (first and isinstance(error, urllib.error.URLError)))
+    if _md5(part) == archive.md5:
+        return None
+    part.unlink()
+    # A complete new download with a wrong checksum would be wrong again.
+    return _Failure(f"the received file does not have the MD5 {archive.md5}", retry=resumed)
 
 
 def _receive(name: str, url: str, part: Path) -> None:
-    """Append to what has arrived, or start over where the server cannot resume."""
+    """Append to the received bytes, or start over if the server cannot resume."""
     done = part.stat().st_size if part.is_file() else 0
     headers = {"User-Agent": "smi", **({"Range": f"bytes={done}-"} if done else {})}
+    request = urllib.request.Request(url, headers=headers)
     try:
-        response = urllib.request.urlopen(
-            urllib.request.Request(url, headers=headers), timeout=PATIENCE
-        )
+        response = urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
     except urllib.error.HTTPError as error:
-        if (
-            error.code == 416
-        ):  # nothing after what we have: all of it, or of something else; the checksum decides
+        if error.code == 416:  # nothing follows our bytes: the checksum will be checked next
+            error.close()
             return
         raise
     with response:
@@ -134,15 +146,15 @@ def _receive(name: str, url: str, part: Path) -> None:
             part.open("ab" if done else "wb") as file,
             Progress(name, total, "bytes", done) as progress,
         ):
-            while block := response.read(BLOCK):
+            while block := response.read(BLOCK_BYTES):
                 file.write(block)
                 progress.advance(len(block))
-        arrived = part.stat().st_size
-        if total is not None and arrived < total:
-            raise _BrokenError(f"the connection broke after {arrived:,} of {total:,} bytes")
+        received = part.stat().st_size
+        if total is not None and received < total:
+            raise _BrokenError(f"the connection broke after {received:,} of {total:,} bytes")
 
 
-def _of_the_disk(error: Exception) -> bool:
+def _is_disk_error(error: Exception) -> bool:
     return isinstance(error, OSError) and bool(
         error.filename or error.errno in (errno.ENOSPC, errno.EDQUOT)
     )
@@ -154,7 +166,10 @@ def _md5(path: Path) -> str:
 
 
 def extract(path: Path, folder: Path) -> None:
-    """The one folder of this name in the archive. It is refused if any member would land outside, and appears whole or not at all."""
+    """Extract the folder of this name from an archive, whole or not at all.
+
+    An archive with a member that would land outside the folder is refused.
+    """
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
         try:
             with tarfile.open(path) as archive:
@@ -162,7 +177,7 @@ def extract(path: Path, folder: Path) -> None:
         except tarfile.FilterError as error:
             raise UserError(f"{path} is not safe to extract: {error}") from error
         except (tarfile.TarError, EOFError, OSError) as error:
-            if _of_the_disk(error):
+            if _is_disk_error(error):
                 raise
             raise UserError(f"{path} cannot be extracted: {error}") from error
         inner = Path(scratch) / folder.name

@@ -1,13 +1,13 @@
-"""Image sets by name or by path.
+"""Find datasets by name or by path.
 
-    smi data cifar10            downloads and verifies
+    smi data cifar10            downloads and verifies it
     resolve("cifar10", "val")   finds it: arrays of pixels, or files
 
-The three splits: `pretrain` never has labels and is all there is to learn from (for STL-10 with its unlabelled images); `train` and `val`
-are for probes. Where a set's own second split is called test, it is `val` here.
+There are three splits. `pretrain` never has labels and holds all images to learn from (those of
+STL-10 include its unlabelled images). `train` and `val` are for probes. If the second split of a
+dataset is called test, it is `val` here.
 """
 
-import difflib
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,11 +18,15 @@ from numpy.typing import NDArray
 from smi.data.folders import FileSet, Folder, Split, is_held_out, read_folder
 from smi.errors import UserError
 from smi.files import data_home, expand
+from smi.terminal import suggest
 
 
 @dataclass(frozen=True)
 class ArraySet:
-    """One split of a set whose images all have one small size: parts of uint8 [n, 3, H, W], mapped from files where they are large."""
+    """Hold one split of a dataset of small images of one size, as parts of uint8 [n, 3, H, W].
+
+    Large parts are memory-mapped files.
+    """
 
     name: str
     split: Split
@@ -39,7 +43,7 @@ ImageSet = FileSet | ArraySet
 
 @dataclass(frozen=True)
 class Archive:
-    """The official archive of a set, and the folder that is in it."""
+    """Describe the official archive of a dataset, and the folder inside it."""
 
     url: str
     md5: str
@@ -47,6 +51,7 @@ class Archive:
 
     @property
     def file(self) -> str:
+        """Return the file name of the archive."""
         return self.url.rsplit("/", 1)[1]
 
 
@@ -77,8 +82,8 @@ ARCHIVES = {
         "imagewoof2-320",
     ),
 }
-NAMES = ("digits", *ARCHIVES, "imagenet")
-PIXELS = ("digits", "cifar10", "cifar100", "stl10")  # sets that are no files, but arrays
+DATASET_NAMES = ("digits", *ARCHIVES, "imagenet")
+ARRAY_DATASETS = ("digits", "cifar10", "cifar100", "stl10")  # stored as arrays, not as files
 
 CIFAR10_CLASSES = (
     "airplane",
@@ -93,7 +98,7 @@ CIFAR10_CLASSES = (
     "truck",
 )
 
-WORDS = {
+CLASS_WORDS = {  # the words for ImageNet's class numbers in Imagenette and Imagewoof
     "n01440764": "tench",
     "n02102040": "English springer",
     "n02979186": "cassette player",
@@ -118,85 +123,102 @@ WORDS = {
 
 
 def resolve(target: str | Path, split: Split, root: Path | None = None) -> ImageSet:
-    """A name wins over a folder of the same name: `./digits` is the folder."""
+    """Find the images of a split of a dataset or a folder, without decoding them.
+
+    A name wins over a folder with the same name: `./digits` is the folder.
+    """
     if split not in ("pretrain", "train", "val"):
         raise UserError(f"there is no split {split!r}: it is pretrain, train or val")
-    found = _resolve(target, split, root)
-    return replace(found, split=split, labels=None, classes=None) if split == "pretrain" else found
+    images = _find_split(target, split, root)
+    if split == "pretrain":
+        return replace(images, split=split, labels=None, classes=None)
+    return images
 
 
-def everything(target: str | Path, root: Path | None = None) -> tuple[ImageSet, ...]:
-    """All images, whatever their split: of files one set in the order of their paths, of pixels the splits train and val."""
-    if target in PIXELS:
+def all_images(target: str | Path, root: Path | None = None) -> tuple[ImageSet, ...]:
+    """Find all images, whatever their split.
+
+    Files are one set, sorted by path; arrays are the splits train and val.
+    """
+    if target in ARRAY_DATASETS:
         return resolve(target, "train", root), resolve(target, "val", root)
-    return (_named(target, _folder(target, root).everything()),)
+    return (_with_class_words(target, _folder(target, root).all_files()),)
 
 
-def _resolve(target: str | Path, split: Split, root: Path | None) -> ImageSet:
+def _find_split(target: str | Path, split: Split, root: Path | None) -> ImageSet:
     if target == "digits":
         return _digits(split)
     if target == "stl10":
-        return _stl10(find("stl10", root), split)
-    if target in PIXELS:
-        return _cifar(str(target), find(str(target), root), split)
-    return _named(target, _folder(target, root).split(split))
+        return _stl10(find_dataset("stl10", root), split)
+    if target in ARRAY_DATASETS:
+        return _cifar(str(target), find_dataset(str(target), root), split)
+    return _with_class_words(target, _folder(target, root).split(split))
 
 
 def _folder(target: str | Path, root: Path | None) -> Folder:
     if target == "imagenet":
         return find_imagenet(root)
-    return (
-        read_folder(find(str(target), root), str(target))
-        if target in ARCHIVES
-        else read_folder(existing_folder(target))
-    )
+    if target in ARCHIVES:
+        return read_folder(find_dataset(str(target), root), str(target))
+    return read_folder(existing_folder(target))
 
 
 def existing_folder(target: str | Path) -> Path:
+    """Return the path of a folder that exists, or raise an error that suggests a dataset name."""
     folder = expand(target)
     if folder.is_dir():
         return folder
     if folder.exists():
         raise UserError(f"{folder} is a file: give the folder that holds the images")
-    close = difflib.get_close_matches(str(target).lower(), NAMES, 1)
-    hint = f"did you mean {close[0]}?" if close else f"the names are {', '.join(NAMES)}"
-    raise UserError(f"there is no set or folder {os.fspath(target)!r}: {hint}")
+    name = os.fspath(target)
+    raise UserError(f"there is no dataset or folder {name!r}: {suggest(name, DATASET_NAMES)}")
 
 
-def find(name: str, root: Path | None = None) -> Path:
-    """The extracted folder of a named set: below the root, or the root itself."""
+def dataset_label(source: str | Path) -> str:
+    """Return a dataset's name, or a folder's name with a slash: a folder may be called cifar10."""
+    return str(source) if str(source) in DATASET_NAMES else f"{expand(source).resolve().name}/"
+
+
+def find_dataset(name: str, root: Path | None = None) -> Path:
+    """Return the extracted folder of a named dataset: below the root, or the root itself."""
     root = expand(root or data_home())
     folder = ARCHIVES[name].folder
-    for place in (root / folder, root):
-        if place.name == folder and place.is_dir():
-            return place
+    for path in (root / folder, root):
+        if path.name == folder and path.is_dir():
+            return path
     command = f"smi data {name}" if root == data_home() else f"smi data {name} --root {root}"
     raise UserError(f"{name} is not in {root}: run `{command}` to download it")
 
 
 def find_imagenet(root: Path | None = None) -> Folder:
+    """Find ImageNet in one of its usual places below the root."""
     root = expand(root or data_home())
-    for place in (root, root / "imagenet", root / "ILSVRC" / "Data" / "CLS-LOC"):
-        if (place / "train").is_dir():
-            return read_folder(place, "imagenet")
+    for path in (root, root / "imagenet", root / "ILSVRC" / "Data" / "CLS-LOC"):
+        if (path / "train").is_dir():
+            return read_folder(path, "imagenet")
+    folder = root / "imagenet"
     raise UserError(
-        f"imagenet cannot be downloaded without an account at image-net.org: put its images into {root / 'imagenet' / 'train'} and "
-        f"{root / 'imagenet' / 'val'}, one folder for each class, or name the folder that holds train/ and val/ with --root"
+        "imagenet cannot be downloaded without an account at image-net.org: put its images into "
+        f"{folder / 'train'} and {folder / 'val'}, one folder for each class, or name the folder "
+        "that holds train/ and val/ with --root"
     )
 
 
-def _named(target: str | Path, files: FileSet) -> FileSet:
-    """With words for the classes of a set that numbers them."""
+def _with_class_words(target: str | Path, files: FileSet) -> FileSet:
+    """Replace the class numbers of a named dataset by words."""
     if target not in ARCHIVES or files.classes is None:
         return files
-    return replace(files, classes=tuple(WORDS.get(name, name) for name in files.classes))
+    return replace(files, classes=tuple(CLASS_WORDS.get(name, name) for name in files.classes))
 
 
-# --------------------------------------------------------------------------------------------------------------------- sets of pixels
+# ------ datasets of arrays
 
 
 def _digits(split: Split) -> ArraySet:
-    """1,797 handwritten digits of 8 x 8, which come with scikit-learn; it names no split, so a tenth is held out as from a folder."""
+    """Load the 1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn.
+
+    They have no splits, so a tenth is held out in the same way as from a folder.
+    """
     from sklearn.datasets import load_digits
 
     digits = load_digits()
@@ -210,47 +232,52 @@ def _digits(split: Split) -> ArraySet:
 
 
 def _cifar(name: str, folder: Path, split: Split) -> ArraySet:
-    """Records of one label byte (CIFAR-100: coarse, then fine) and 3 x 32 x 32 pixels."""
-    ten = name == "cifar10"
-    if ten:
-        files = (
-            ["test_batch.bin"] if split == "val" else [f"data_batch_{i}.bin" for i in range(1, 6)]
-        )
-    else:
+    """Map records of 3 x 32 x 32 pixels after a label byte (CIFAR-100: a coarse and a fine one)."""
+    if name == "cifar100":
+        label_bytes = 2
+        classes = _words(folder / "fine_label_names.txt")
         files = ["test.bin" if split == "val" else "train.bin"]
-    label_bytes = 1 if ten else 2
-    parts, labels = [], []
+    else:
+        label_bytes = 1
+        classes = CIFAR10_CLASSES
+        train_files = [f"data_batch_{i}.bin" for i in range(1, 6)]
+        files = ["test_batch.bin"] if split == "val" else train_files
+    parts = []
+    labels = []
     for file in files:
-        records = _mapped(folder / file, label_bytes + 3072).reshape(-1, label_bytes + 3072)
+        records = _map_records(folder / file, label_bytes + 3072).reshape(-1, label_bytes + 3072)
         labels.append(records[:, label_bytes - 1].astype(np.int64))
         parts.append(records[:, label_bytes:].reshape(-1, 3, 32, 32))
-    classes = CIFAR10_CLASSES if ten else _lines(folder / "fine_label_names.txt")
     return ArraySet(name, split, tuple(parts), np.concatenate(labels), classes)
 
 
 def _stl10(folder: Path, split: Split) -> ArraySet:
-    """Images of 3 x 96 x 96, each channel column by column; labels from 1. Pretraining has 100,000 more that nobody labelled."""
+    """Map images of 3 x 96 x 96 pixels, stored column by column, with labels that count from 1.
+
+    Pretraining adds the 100,000 unlabelled images.
+    """
 
     def images(file: str) -> NDArray[np.uint8]:
-        return _mapped(folder / file, 3 * 96 * 96).reshape(-1, 3, 96, 96).transpose(0, 1, 3, 2)
+        return _map_records(folder / file, 3 * 96 * 96).reshape(-1, 3, 96, 96).transpose(0, 1, 3, 2)
 
     part = "test" if split == "val" else "train"
-    labels = _mapped(folder / f"{part}_y.bin", 1).astype(np.int64) - 1
-    parts = (images(f"{part}_X.bin"), *([images("unlabeled_X.bin")] if split == "pretrain" else []))
-    return ArraySet("stl10", split, parts, labels, _lines(folder / "class_names.txt"))
+    labels = _map_records(folder / f"{part}_y.bin", 1).astype(np.int64) - 1
+    parts = [images(f"{part}_X.bin")]
+    if split == "pretrain":
+        parts.append(images("unlabeled_X.bin"))
+    return ArraySet("stl10", split, tuple(parts), labels, _words(folder / "class_names.txt"))
 
 
-def _mapped(path: Path, record: int) -> NDArray[np.uint8]:
-    """The bytes of a file of whole records. Mapped, not read, and private, so that torch may wrap them without a warning."""
+def _map_records(path: Path, record_bytes: int) -> NDArray[np.uint8]:
+    """Map the bytes of a file of records, copy-on-write: torch warns about read-only arrays."""
+    fix = f"remove {path.parent} and download the dataset again"
     if not path.is_file():
-        raise UserError(f"{path} is missing: remove {path.parent} and download the set again")
+        raise UserError(f"{path} is missing: {fix}")
     size = path.stat().st_size
-    if size == 0 or size % record:
-        raise UserError(
-            f"{path} has {size:,} bytes, not a multiple of {record:,}: remove {path.parent} and download the set again"
-        )
+    if size == 0 or size % record_bytes:
+        raise UserError(f"{path} has {size:,} bytes, not a multiple of {record_bytes:,}: {fix}")
     return np.memmap(path, dtype=np.uint8, mode="c")
 
 
-def _lines(path: Path) -> tuple[str, ...] | None:
+def _words(path: Path) -> tuple[str, ...] | None:
     return tuple(path.read_text().split()) if path.is_file() else None

@@ -1,17 +1,21 @@
-"""Images by index, as uint8 [N, 3, S, S]: from arrays, from the cache, or straight from files. n images of S x S pixels.
+"""Read images by index, as uint8 [N, 3, S, S]: from arrays, from a cache, or from files.
 
-Files are decoded once into a cache of squares: the shorter side becomes S and the centre is kept, as evaluation crops do. What lies
-beyond the square on the longer side is lost to random crops, and a crop smaller than the training size is enlarged; choose S larger than
-the training crop to lose less detail. A set too large to cache is decoded as it is asked for, to the very same pixels.
+Files are decoded once into a cache of squares: the shorter side is resized to S and the centre is
+kept, as evaluation crops do. Random crops lose the parts of the longer side outside this square,
+and a crop smaller than the training size is enlarged. Choose S larger than the training crop to
+lose less detail. A dataset that is too large to cache is decoded on demand, to the same pixels.
+
+n is the number of images, N the number of images read at once, S the resolution.
 """
 
+import math
 import os
 import shutil
 import tempfile
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
@@ -20,18 +24,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from smi.data.cache import FILE_RESOLUTION, LARGEST_CACHE, is_cached, open_cache
-from smi.data.decoder import Bad
-from smi.data.decoders import CHUNK, Decoders, Reply, num_cores
+from smi.data.cache import FILE_RESOLUTION, MAX_CACHE_BYTES, is_cached, open_cache
+from smi.data.decoder import BadFile
+from smi.data.decoders import FILES_PER_CHUNK, Decoders, Reply, num_cores
 from smi.data.folders import MAX_BAD_SHARE, FileSet, Split
 from smi.data.sources import ArraySet, ImageSet, resolve
 from smi.errors import UserError
 from smi.files import cache_home, expand
 from smi.terminal import printable
 
-ENOUGH = 100  # files seen before a streaming store judges their share of bad ones
+MIN_FILES_TO_JUDGE = 100  # files that a streaming store reads before it checks the bad share
 
-Reading = Callable[[], tuple[Tensor, Tensor]]  # waits for the images and the index they are of
+Reading = Callable[[], tuple[Tensor, Tensor]]  # waits, then returns the images and their index
 
 
 def load(
@@ -43,12 +47,20 @@ def load(
     cache: str | Path | None = None,
     num_workers: int | None = None,
     max_bad_share: float = MAX_BAD_SHARE,
-    largest_cache: int = LARGEST_CACHE,
+    max_cache_bytes: int = MAX_CACHE_BYTES,
 ) -> "Store":
-    """The images of a name or a folder, at their own size or, from files, at 256 pixels unless `resolution` says otherwise.
+    """Open the images of a named dataset or a folder.
 
-    `root` is where named sets lie, `cache` where decoded images are kept. A cache beyond `largest_cache` bytes or half the free disk is
-    not made: the files are then decoded whenever they are asked for. More than `max_bad_share` unreadable files is an error.
+    store = load("cifar10", "val", root="data")
+    images, labels = store[:100], store.labels[:100]
+
+    resolution: the side of the images; None is their own size or, for files, 256 pixels.
+    root: the folder of named datasets; None is `data` in smi's cache folder.
+    cache: the folder of decoded images; None is `images` in smi's cache folder.
+    num_workers: processes that decode files; None is one per core.
+    max_bad_share: the share of unreadable files above which an error is raised.
+    max_cache_bytes: a cache above this size, or above half the free disk, is not made; its files
+        are decoded on demand.
     """
     images = resolve(target, split, Path(root) if root is not None else None)
     return open_store(
@@ -57,7 +69,7 @@ def load(
         cache=expand(cache) if cache is not None else cache_home() / "images",
         num_workers=num_workers,
         max_bad_share=max_bad_share,
-        largest_cache=largest_cache,
+        max_cache_bytes=max_cache_bytes,
     )
 
 
@@ -68,43 +80,45 @@ def open_store(
     cache: Path,
     num_workers: int | None,
     max_bad_share: float,
-    largest_cache: int,
+    max_cache_bytes: int,
 ) -> "Store":
+    """Open the images of one split; see `load` for the parameters."""
     if num_workers is not None and num_workers < 1:
-        raise UserError(f"there must be 1 worker process or more, not {num_workers}")
+        raise UserError(f"the number of workers must be 1 or more, not {num_workers}")
     if not 0 <= max_bad_share <= 1:
-        raise UserError(
-            f"the accepted share of bad files lies between 0 and 1, not at {max_bad_share}"
-        )
+        raise UserError(f"max_bad_share must lie between 0 and 1, not at {max_bad_share}")
     if resolution is not None and resolution < 1:
         raise UserError(f"the resolution must be 1 pixel or more, not {resolution}")
     if isinstance(images, ArraySet):
         return ArrayStore(images, resolution)
     resolution = resolution or FILE_RESOLUTION
-    if is_cached(images, resolution, cache, largest_cache):
+    if is_cached(images, resolution, cache, max_cache_bytes):
         return CachedStore(images, resolution, cache, num_workers, max_bad_share)
     return StreamingStore(images, resolution, num_workers, max_bad_share)
 
 
 class Store(ABC):
-    """n images by index. Labels lie beside the images, never with them: what pretraining reads has none."""
+    """Read n images by index. Labels are a separate attribute; a pretraining split has none."""
 
     name: str
     split: Split
     resolution: int
     labels: Tensor | None  # int64 [n]
     classes: tuple[str, ...] | None
-    bad: list[Bad]  # files passed over; of a streaming store, those met so far
+    bad: list[BadFile]  # unreadable files; a streaming store lists those it has read so far
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def start(self, index: Tensor) -> Reading:
-        """Begin to read; call the result for the images and their index, which differs from the one asked for where a file is bad."""
+        """Start to read; call the result to get the images and their index.
+
+        That index differs from the requested one where a bad file was replaced.
+        """
 
     def __getitem__(self, index: Tensor | slice | Sequence[int]) -> Tensor:
-        """Images [N, 3, S, S]."""
+        """Return images [N, 3, S, S]."""
         if isinstance(index, slice):
             index = torch.arange(len(self))[index]
         index = torch.as_tensor(index, dtype=torch.long)
@@ -113,20 +127,18 @@ class Store(ABC):
             raise IndexError(f"{self.name} has {len(self):,} images")
         return self.start(index)()[0]
 
-    def close(self) -> None:  # noqa: B027 (most have nothing to let go of)
-        """Let go of worker processes, if there are any. A store that is no longer used closes itself."""
+    def close(self) -> None:  # noqa: B027 (most stores have nothing to close)
+        """Stop the workers, if there are any. A store that is no longer used closes itself."""
 
 
 class ArrayStore(Store):
-    """Images that came as pixels of one size; resized as they are read if another is asked for."""
+    """Read images from arrays, and resize them if another resolution is requested."""
 
     def __init__(self, images: ArraySet, resolution: int | None = None):
-        self.name, self.split, self.classes, self.bad = (
-            images.name,
-            images.split,
-            images.classes,
-            [],
-        )
+        self.name = images.name
+        self.split = images.split
+        self.classes = images.classes
+        self.bad = []
         self.labels = None if images.labels is None else torch.from_numpy(images.labels)
         self.resolution = resolution or images.parts[0].shape[-1]
         self._parts = [torch.from_numpy(part) for part in images.parts]
@@ -136,6 +148,7 @@ class ArrayStore(Store):
         return int(self._starts[-1])
 
     def start(self, index: Tensor) -> Reading:
+        """Read at once; the result only hands the images over."""
         images = self._gather(index)
         if images.shape[-1] != self.resolution:
             images = interpolate(
@@ -149,15 +162,16 @@ class ArrayStore(Store):
         images = self._parts[0].new_empty(len(index), *self._parts[0].shape[1:])
         part_of = torch.searchsorted(self._starts, index, right=True) - 1  # [N]
         for i, part in enumerate(self._parts):
-            chosen = part_of == i
-            images[chosen] = part[index[chosen] - self._starts[i]]
+            in_part = part_of == i
+            images[in_part] = part[index[in_part] - self._starts[i]]
         return images
 
 
 class CachedStore(Store):
-    """Files decoded once into a mapped array: memory holds what fits, and the system drops the rest.
+    """Read decoded files from a memory-mapped cache.
 
-    In place of a bad file stands the next good one in the order of paths, so that cached or streamed, a step has the same images.
+    A bad file is replaced by the next good one in the order of paths, as in a streaming store. A
+    step therefore has the same images, cached or streamed.
     """
 
     def __init__(
@@ -169,39 +183,41 @@ class CachedStore(Store):
         max_bad_share: float = MAX_BAD_SHARE,
     ):
         images, reasons = open_cache(files, resolution, cache, num_workers)
-        self.name, self.split, self.classes, self.resolution = (
-            files.name,
-            files.split,
-            files.classes,
-            resolution,
-        )
-        self.bad = [Bad(files.entries[row].path, reason) for row, reason in sorted(reasons.items())]
-        check_share(self.bad, len(files), files.root, max_bad_share)
+        self.name = files.name
+        self.split = files.split
+        self.classes = files.classes
+        self.resolution = resolution
+        self.bad = [
+            BadFile(files.entries[row].path, reason) for row, reason in sorted(reasons.items())
+        ]
+        check_bad_share(self.bad, len(files), files.root, max_bad_share)
         good = np.array([row for row in range(len(files)) if row not in reasons], dtype=np.int64)
-        next_good = good[
-            np.searchsorted(good, np.arange(len(files))) % len(good)
-        ]  # as a streaming store finds it
+        next_good = good[np.searchsorted(good, np.arange(len(files))) % len(good)]
         self.labels = None if files.labels is None else torch.from_numpy(files.labels[next_good])
         self._images = torch.from_numpy(images)  # [n, 3, S, S]
         self._rows = torch.from_numpy(next_good)  # [n]
-        self._thread = ThreadPoolExecutor(
-            1, thread_name_prefix="smi-store"
-        )  # reads from the disk while the device computes
+        # The thread reads from the disk while the device computes.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="smi-store")
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def start(self, index: Tensor) -> Reading:
+        """Start to read rows of the cache in a thread."""
         rows = self._rows[index]
         future = self._thread.submit(lambda: self._images[rows])
         return lambda: (future.result(), rows)
 
     def close(self) -> None:
+        """Stop the thread."""
         self._thread.shutdown(cancel_futures=True)
 
 
 class StreamingStore(Store):
-    """Files decoded by worker processes whenever they are asked for. A bad file is replaced by the next good one in the order of paths."""
+    """Decode files on demand in worker processes.
+
+    A bad file is replaced by the next good one in the order of paths.
+    """
 
     def __init__(
         self,
@@ -210,72 +226,77 @@ class StreamingStore(Store):
         num_workers: int | None = None,
         max_bad_share: float = MAX_BAD_SHARE,
     ):
-        self.name, self.split, self.classes, self.resolution = (
-            files.name,
-            files.split,
-            files.classes,
-            resolution,
-        )
+        self.name = files.name
+        self.split = files.split
+        self.classes = files.classes
+        self.resolution = resolution
         self.labels = None if files.labels is None else torch.from_numpy(files.labels)
         self.bad = []
-        self._files, self._max_bad_share = files, max_bad_share
-        self._reasons: dict[int, str] = {}
-        self._seen: set[int] = set()
+        self._files = files
+        self._max_bad_share = max_bad_share
+        self._reasons: dict[int, str] = {}  # of bad files
+        self._tried: set[int] = set()  # files that were decoded or found bad
         self._num_workers = num_workers or num_cores()
-        # A window onto decoded images that the workers share, without a name, so that nothing is left of it whatever happens.
-        window = tempfile.TemporaryFile(dir="/dev/shm" if _has_room("/dev/shm") else None)  # noqa: SIM115
-        self._fd = window.fileno()
-        self._free: list[int] = []
+        # The workers write decoded images into a shared buffer. It is a file without a name, so
+        # nothing is left of it whatever happens.
+        folder = "/dev/shm" if _has_space("/dev/shm") else None
+        buffer = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        self._fd = buffer.fileno()
+        self._free_rows: list[int] = []
         self._num_rows = 0
         self._decoders = Decoders(self._fd, resolution, self._num_workers)
-        self._finalizer = weakref.finalize(self, _close, self._decoders, window)
+        self._finalizer = weakref.finalize(self, _close, self._decoders, buffer)
 
     def __len__(self) -> int:
         return len(self._files)
 
     def start(self, index: Tensor) -> Reading:
-        wanted = [self._next_good(i) for i in index.tolist()]
-        rows = self._take_rows(len(wanted))
-        jobs = [(row, self._path(i)) for row, i in zip(rows, wanted, strict=True)]
-        size = max(1, min(CHUNK, -(-len(jobs) // self._num_workers)))
+        """Start to decode files into free rows of the buffer."""
+        files = [self._next_good(i) for i in index.tolist()]
+        rows = self._take_rows(len(files))
+        jobs = [(row, self._path(i)) for row, i in zip(rows, files, strict=True)]
+        size = max(1, min(FILES_PER_CHUNK, math.ceil(len(jobs) / self._num_workers)))
         futures = [self._decoders.submit(jobs[i : i + size]) for i in range(0, len(jobs), size)]
+        return lambda: self._finish(files, rows, futures)
 
-        def finish() -> tuple[Tensor, Tensor]:
-            try:
-                replies = [reply for future in futures for reply in future.result()]
-                for k, reply in enumerate(replies):
-                    wanted[k] = self._settle(wanted[k], reply, rows[k])
-                if len(self._seen) >= min(ENOUGH, len(self)):
-                    check_share(self.bad, len(self._seen), self._files.root, self._max_bad_share)
-                images = torch.empty(
-                    len(rows), 3, self.resolution, self.resolution, dtype=torch.uint8
-                )
-                for image, row in zip(images, rows, strict=True):
-                    os.preadv(self._fd, [memoryview(image.numpy()).cast("B")], row * image.numel())
-            finally:
-                self._free.extend(rows)
-            return images, torch.tensor(wanted, dtype=torch.long)
-
-        return finish
+    def _finish(
+        self, files: list[int], rows: list[int], futures: list["Future[list[Reply]]"]
+    ) -> tuple[Tensor, Tensor]:
+        """Wait for the replies, replace bad files, and copy the images out of the buffer."""
+        try:
+            replies = [reply for future in futures for reply in future.result()]
+            decoded = [
+                self._replace_bad(i, reply, row)
+                for i, reply, row in zip(files, replies, rows, strict=True)
+            ]
+            if len(self._tried) >= min(MIN_FILES_TO_JUDGE, len(self)):
+                check_bad_share(self.bad, len(self._tried), self._files.root, self._max_bad_share)
+            images = torch.empty(len(rows), 3, self.resolution, self.resolution, dtype=torch.uint8)
+            for image, row in zip(images, rows, strict=True):
+                os.preadv(self._fd, [memoryview(image.numpy()).cast("B")], row * image.numel())
+        finally:
+            self._free_rows.extend(rows)
+        return images, torch.tensor(decoded, dtype=torch.long)
 
     def close(self) -> None:
+        """Stop the workers and free the buffer."""
         self._finalizer()
 
-    def _settle(self, i: int, reply: Reply, row: int) -> int:
-        """Note what became of file i; where it was bad, decode the next good one to the row."""
-        self._seen.add(i)
+    def _replace_bad(self, i: int, reply: Reply, row: int) -> int:
+        """Record the reply for file i; if it is bad, decode the next good file to the same row."""
+        self._tried.add(i)
         while isinstance(reply, str):
             if i not in self._reasons:
                 self._reasons[i] = reply
-                self.bad.append(Bad(self._files.entries[i].path, reply))
+                self.bad.append(BadFile(self._files.entries[i].path, reply))
             i = self._next_good(i)
             (reply,) = self._decoders.submit([(row, self._path(i))]).result()
-            self._seen.add(i)
+            self._tried.add(i)
         return i
 
     def _next_good(self, i: int) -> int:
         if len(self._reasons) == len(self):
-            check_share(self.bad, len(self), self._files.root, 0)
+            check_bad_share(self.bad, len(self), self._files.root, 0)
         while i in self._reasons:
             i = (i + 1) % len(self)
         return i
@@ -284,35 +305,38 @@ class StreamingStore(Store):
         return f"{self._files.root}/{self._files.entries[i].path}"
 
     def _take_rows(self, count: int) -> list[int]:
-        missing = max(0, count - len(self._free))
-        self._free.extend(range(self._num_rows, self._num_rows + missing))
+        missing = max(0, count - len(self._free_rows))
+        self._free_rows.extend(range(self._num_rows, self._num_rows + missing))
         self._num_rows += missing
-        return [self._free.pop() for _ in range(count)]
+        return [self._free_rows.pop() for _ in range(count)]
 
 
-def _has_room(folder: str) -> bool:
-    """For some large batches: a container's shared memory may be a few megabytes."""
+def _has_space(folder: str) -> bool:
+    """Tell whether a folder has space for large batches; a container may allow few megabytes."""
     return os.path.isdir(folder) and shutil.disk_usage(folder).free > 10**9
 
 
-def _close(decoders: Decoders, window: IO[bytes]) -> None:
+def _close(decoders: Decoders, buffer: IO[bytes]) -> None:
     decoders.close()
-    window.close()
+    buffer.close()
 
 
-def check_share(bad: Sequence[Bad], total: int, root: Path, max_bad_share: float) -> None:
+def check_bad_share(bad: Sequence[BadFile], total: int, root: Path, max_bad_share: float) -> None:
+    """Raise an error if more than the accepted share of files cannot be read."""
     first = f"({printable(bad[0].path)}: {printable(bad[0].reason)})" if bad else ""
     if len(bad) == total:
         raise UserError(
-            f"none of the {total:,} files in {root} can be read as an image {first}: run `smi data {root}` for the reasons"
+            f"none of the {total:,} files in {root} can be read as an image {first}: "
+            f"run `smi data {root}` for the reasons"
         )
     if len(bad) > max_bad_share * total:
         raise UserError(
             f"{len(bad):,} of {total:,} files in {root} cannot be read as images {first}, "
-            f"above the accepted share of {max_bad_share:.0%}: run `smi data {root}` for the list, and mend or remove them"
+            f"above the accepted share of {max_bad_share:.0%}: run `smi data {root}` for the list, "
+            "and repair or remove them"
         )
 
 
-def write_bad(path: Path, bad: Sequence[Bad]) -> None:
-    """A line for each file passed over: its path, a tab, the reason."""
+def write_bad(path: Path, bad: Sequence[BadFile]) -> None:
+    """Write one line per bad file: its path, a tab, the reason."""
     path.write_text("".join(f"{printable(item.path)}\t{printable(item.reason)}\n" for item in bad))

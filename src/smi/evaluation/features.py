@@ -1,27 +1,38 @@
-"""Features of a whole store: images in its order to h [n, F]. n images of S x S pixels, F coordinates, C classes.
+"""Compute the features of a whole store, in the order of its images: h [n, F].
 
 h = extract(encoder, store, mean=policy.mean, std=policy.std)
 h, labels = extract_labelled(encoder, store, mean=policy.mean, std=policy.std)
-floor = pixels(store)     # what the images say without any encoder
+baseline = pixels(store)     # the images themselves, without any encoder
+
+n images of S x S pixels, F coordinates, C classes.
 """
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator
-from typing import Literal
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from smi.data.store import Store
-from smi.device import device_of
+from smi.device import Precision, autocast, device_of
 from smi.errors import UserError
 from smi.views.normalisation import normalise
 from smi.views.policies import Triple
 
-Precision = Literal["float32", "bfloat16", "float16"]
 Device = torch.device | str | None
+Batch = tuple[Tensor, Tensor]  # features [N, F] and the index of their images [N]
 
-PIXELS_SIDE = 32  # 3,072 coordinates: a classifier of them is still fitted in seconds
+PIXELS_SIDE = 32  # 3,072 coordinates: fitting a classifier on them still takes seconds
+
+
+class FeatureSplits(NamedTuple):
+    """Hold the features and labels of training and test images."""
+
+    features: Tensor  # [n, F]
+    labels: Tensor  # int64 [n]
+    test_features: Tensor
+    test_labels: Tensor
 
 
 def extract(
@@ -35,12 +46,23 @@ def extract(
     device: Device = None,
     precision: Precision = "float32",
 ) -> Tensor:
-    """float32 [n, F] on the CPU, row i of image i; a batch of images is in memory at a time.
+    """Return the features of all images: float32 [n, F] on the CPU, row i for image i.
 
-    The whole square is resized to `size`; None leaves it as it is. The encoder is used in evaluation mode where it is, and left in the
-    mode of training or evaluation that each of its parts was in. `device` is for encoders without weights; others say it themselves.
+    size: the whole square is resized to it; None keeps the size of the store. device: only for
+    encoders without weights; others are used where they are. The encoder is used in evaluation
+    mode, and each of its modules gets its own mode back.
     """
-    return _extract(encoder, store, mean, std, size, batch_size, device, precision)[0]
+    batches = batches_of_features(
+        encoder,
+        store,
+        mean=mean,
+        std=std,
+        size=size,
+        batch_size=batch_size,
+        device=device,
+        precision=precision,
+    )
+    return _gather(batches, len(store))[0]
 
 
 def extract_labelled(
@@ -51,40 +73,43 @@ def extract_labelled(
     std: Triple,
     size: int | None = None,
     batch_size: int = 256,
-    device: Device = None,
-    precision: Precision = "float32",
     advance: Callable[[int], None] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """As `extract`, with the labels int64 [n] of what was read: in place of an unreadable file stands another image.
+    """Return features as `extract` does, and the labels int64 [n] of the images that were read.
 
-    advance: told of every batch how many images it had.
+    The next readable image replaces an unreadable file and brings its own label.
+    advance: called after every batch with its number of images.
     """
     labels = labels_of(store)
-    h, index = _extract(encoder, store, mean, std, size, batch_size, device, precision, advance)
+    batches = batches_of_features(
+        encoder, store, mean=mean, std=std, size=size, batch_size=batch_size
+    )
+    h, index = _gather(batches, len(store), advance)
     return h, labels[index]
 
 
 def pixels(store: Store, *, size: int = PIXELS_SIDE) -> Tensor:
-    """The floor that any encoder must beat: the pixels themselves, between 0 and 1, float32 [n, 3 * S * S].
+    """Return the pixels as features, between 0 and 1: float32 [n, 3 * S * S].
 
-    Images above `size` pixels are made smaller.
+    Every encoder should beat this baseline. Images larger than `size` are resized to it.
     """
     zero, one = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
     return extract(nn.Flatten(), store, mean=zero, std=one, size=min(size, store.resolution))
 
 
 def labels_of(store: Store) -> Tensor:
+    """Return the labels of a store, or raise a UserError if it has none."""
     if store.labels is None:
         raise UserError(
-            f"the split {store.split!r} of {store.name} has no labels, and an evaluation needs them: use the splits 'train' and 'val' "
-            "of a set whose images lie in a folder for each of two classes or more"
+            f"the split {store.split!r} of {store.name} has no labels, and evaluation needs them: "
+            "use the splits 'train' and 'val' of a dataset with one folder per class"
         )
     return store.labels
 
 
 @contextlib.contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Each part has its own mode back afterwards: some may have been frozen in a network that trains."""
+    """Switch a module to evaluation mode, then give each of its modules its own mode back."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -92,47 +117,6 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
     finally:
         for part, training in modes:
             part.training = training
-
-
-def autocast(
-    device: torch.device, precision: Precision
-) -> contextlib.AbstractContextManager[object]:
-    if precision not in ("float32", "bfloat16", "float16"):
-        raise UserError(f"the precision is float32, bfloat16 or float16, not {precision!r}")
-    return torch.autocast(device.type, getattr(torch, precision), enabled=precision != "float32")
-
-
-def _extract(
-    encoder: nn.Module,
-    store: Store,
-    mean: Triple,
-    std: Triple,
-    size: int | None,
-    batch_size: int,
-    device: Device,
-    precision: Precision,
-    advance: Callable[[int], None] | None = None,
-) -> tuple[Tensor, Tensor]:
-    features, index = torch.empty(0), torch.empty(len(store), dtype=torch.long)
-    row = 0
-    for h, which in batches_of_features(
-        encoder,
-        store,
-        mean=mean,
-        std=std,
-        size=size,
-        batch_size=batch_size,
-        device=device,
-        precision=precision,
-    ):
-        if row == 0:  # made outside of inference mode, so that a classifier may be trained on it
-            features = torch.empty(len(store), h.shape[1])
-        features[row : row + len(h)] = h
-        index[row : row + len(h)] = which
-        row += len(h)
-        if advance:
-            advance(len(h))
-    return features, index
 
 
 def batches_of_features(
@@ -145,43 +129,60 @@ def batches_of_features(
     batch_size: int = 256,
     device: Device = None,
     precision: Precision = "float32",
-) -> Generator[tuple[Tensor, Tensor], None, None]:
-    """What `extract` gives, a batch at a time: h [N, F] on the encoder's device, and the index of the images it is of.
+) -> Generator[Batch, None, None]:
+    """Yield the features of `extract` batch by batch, on the encoder's device, with their index.
 
-    The index differs from the order where a file could not be read, and another image stands for it.
+    The index differs from the order where another image replaces an unreadable file.
     """
     if batch_size < 1:
         raise UserError(f"a batch must hold 1 image or more, not {batch_size}")
     if size is not None and size < 1:
-        raise UserError(f"images must have 1 pixel or more to a side, not {size}")
+        raise UserError(f"images must be 1 pixel wide or more, not {size}")
     if len(store) == 0:
         raise UserError(f"{store.name} has no images in its split {store.split!r}")
     place = device_of(encoder, device)
-    for images, which in _in_order(store, batch_size):
+    for images, index in _images_in_order(store, batch_size):
         with evaluation_mode(encoder), autocast(place, precision), torch.inference_mode():
             h = encoder(normalise(images.to(place, non_blocking=True), mean, std, size))
         if not isinstance(h, Tensor) or h.ndim != 2 or len(h) != len(images):
-            got = list(h.shape) if isinstance(h, Tensor) else type(h).__name__
+            shape = list(h.shape) if isinstance(h, Tensor) else type(h).__name__
             raise UserError(
-                f"an encoder must turn {len(images)} images into features [{len(images)}, F]; this one gave {got}"
+                f"an encoder must return features [{len(images)}, F] for {len(images)} images; "
+                f"this one returned {shape}"
             )
-        yield h, which
+        yield h, index
 
 
-def _in_order(store: Store, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Images and the index they are of, the next being read while the last are used."""
-    first, *others = (
+def _gather(
+    batches: Iterable[Batch], num_images: int, advance: Callable[[int], None] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Copy batches into features float32 [n, F] and index int64 [n], both on the CPU."""
+    features, index = torch.empty(0), torch.empty(num_images, dtype=torch.long)
+    row = 0
+    for h, batch_index in batches:
+        if row == 0:  # made outside of inference mode, so that a classifier can train on it
+            features = torch.empty(num_images, h.shape[1])
+        features[row : row + len(h)] = h
+        index[row : row + len(h)] = batch_index
+        row += len(h)
+        if advance:
+            advance(len(h))
+    return features, index
+
+
+def _images_in_order(store: Store, batch_size: int) -> Iterator[Batch]:
+    """Yield images and their index; the next batch is read while the last one is used."""
+    first, *rest = (
         torch.arange(i, min(i + batch_size, len(store))) for i in range(0, len(store), batch_size)
     )
     reading = store.start(first)
     try:
-        for index in others:
+        for index in rest:
             ready, reading = reading, store.start(index)
             yield ready()
         ready, reading = reading, lambda: (first, first)
         yield ready()
     finally:
-        with contextlib.suppress(
-            Exception
-        ):  # whoever stops early leaves a batch that was begun: its memory is given back
+        # A caller that stops early leaves a batch that is being read: collect it, to free memory.
+        with contextlib.suppress(Exception):
             reading()

@@ -1,11 +1,14 @@
-"""A linear classifier from a few labels of each class, drawn again and again. n training rows, F coordinates, C classes.
+"""Fit a linear classifier on a few labels of each class, over several random draws of labels.
 
 for result in few_shot(train_h, train_labels, test_h, test_labels):
     print(result.protocol, result.mean, result.low, result.high)
 
-So few labelled rows can neither choose a strength of l2 nor say how features vary. The strength is fixed, on a plateau: ten times more or
-less changes little. Features are centred and divided by one number, both from all training rows, which takes no labels; a number for each
-coordinate would enlarge those that hardly vary, and with one label of each class nothing holds them back.
+A few labelled rows can neither choose l2 nor estimate how features vary. l2 is fixed, on a plateau:
+ten times more or less changes little. Features are centred and divided by one number; both come
+from all training rows and need no labels. One number per coordinate would enlarge coordinates that
+hardly vary, and with one label per class nothing counteracts that.
+
+n training rows, F coordinates, C classes.
 """
 
 from collections.abc import Sequence
@@ -20,30 +23,33 @@ from smi.evaluation.logistic import fit_linear
 from smi.intervals import interval
 from smi.seeds import derive
 
-L2 = 1e-2
+FEW_SHOT_L2 = 1e-2
 
 
 @dataclass(frozen=True)
 class FewShot:
-    """Top-1 accuracies between 0 and 1: one for each draw of labels, their mean, and Student's 95 % interval of that mean."""
+    """Hold the top-1 accuracy, between 0 and 1, of each draw, their mean and its 95 % interval."""
 
     shots: int  # labels for each class
     mean: float
     low: float
     high: float
     draws: tuple[float, ...]
-    smallest: int  # labels of the class with fewest, where it has not as many as asked for
+    smallest: int  # labels of the smallest class, if it has fewer than `shots`
     num_classes: int
     num_test: int
 
     @property
     def protocol(self) -> str:
+        """Describe the protocol in one phrase."""
         fewer = (
             f" ({self.smallest} where a class has no more)" if self.smallest < self.shots else ""
         )
+        images = "image" if self.shots == 1 else "images"
         return (
-            f"logistic regression (l2 = {L2:g}) on frozen features of {self.shots} labelled image{'s'[: self.shots - 1]} of each of "
-            f"{self.num_classes} classes{fewer}, mean and 95 % interval over {len(self.draws)} draws, on {self.num_test:,} images"
+            f"logistic regression (l2 = {FEW_SHOT_L2:g}) on frozen features of {self.shots} "
+            f"labelled {images} of each of {self.num_classes} classes{fewer}, mean and 95 % "
+            f"interval over {len(self.draws)} draws, on {self.num_test:,} images"
         )
 
 
@@ -58,43 +64,52 @@ def few_shot(
     num_classes: int | None = None,
     seed: int = 0,
 ) -> list[FewShot]:
-    """One result for each number of labels. In one draw the labels of a smaller number are among those of a larger one."""
+    """Return one result for each number of labels per class.
+
+    Within one draw, the labels of a smaller number are among the labels of a larger one.
+    """
     num_classes = check(features, labels, test_features, test_labels, num_classes=num_classes)
     if draws < 2:
-        raise UserError(f"an interval takes 2 draws or more, not {draws}")
+        raise UserError(f"an interval needs 2 draws or more, not {draws}")
     counts = torch.bincount(labels, minlength=num_classes)
-    present = counts[counts > 0]
+    smallest_class = int(counts[counts > 0].min())
     for shot in shots:
         if not 1 <= shot <= int(counts.max()):
             raise UserError(
-                f"there are 1 to {int(counts.max()):,} training images of a class to draw labels of, not {shot}"
+                f"the number of labels per class must be between 1 and {int(counts.max()):,}, the "
+                f"size of the largest class, not {shot}"
             )
     mean = features.mean(0)
     std = features.var(0, correction=0).mean().sqrt().expand_as(mean)
-    found: list[list[float]] = [[] for _ in shots]
+    accuracies: list[list[float]] = [[] for _ in shots]
     for draw in range(draws):
         order, place = shuffle(labels, derive(seed, "few-shot", draw))
-        for shot, accuracies in zip(shots, found, strict=True):
+        for shot, top1s in zip(shots, accuracies, strict=True):
             rows = order[place < shot]
             classifier = fit_linear(
-                features[rows], labels[rows], l2=L2, num_classes=num_classes, mean=mean, std=std
+                features[rows],
+                labels[rows],
+                l2=FEW_SHOT_L2,
+                num_classes=num_classes,
+                mean=mean,
+                std=std,
             )
-            accuracies.append(top_k(classifier.scores(test_features), test_labels)[0])
+            top1s.append(top_k(classifier.scores(test_features), test_labels)[0])
     return [
         FewShot(
             shot,
-            *interval(accuracies),
-            tuple(accuracies),
-            min(shot, int(present.min())),
+            *interval(top1s),
+            tuple(top1s),
+            min(shot, smallest_class),
             num_classes,
             len(test_labels),
         )
-        for shot, accuracies in zip(shots, found, strict=True)
+        for shot, top1s in zip(shots, accuracies, strict=True)
     ]
 
 
 def shuffle(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Rows by class, in random order within each, and the place of each within its class: int64 [n] both."""
+    """Return rows by class, shuffled within each, and their place in the class: int64 [n] each."""
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(
         labels.device
     )

@@ -1,11 +1,15 @@
-"""Fine-tuning: the encoder and a linear classifier trained together from a share of the labels.
+"""Fine-tune: train the encoder and a linear classifier together on a share of the labels.
 
-result = fine_tune(encoder, train, test, policy, share=0.01, num_classes=10)
+task = Task(encoder, train, policy, num_classes=10)
+result = fine_tune(task, test, share=0.01)
+result.top1, result.protocol
 """
 
 import contextlib
 import copy
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -18,21 +22,22 @@ from smi.errors import UserError
 from smi.evaluation.accuracy import top_k
 from smi.evaluation.features import evaluation_mode, extract_labelled, labels_of
 from smi.evaluation.fewshot import shuffle
-from smi.evaluation.linear_sgd import BATCH, Epoch, Watch, look
+from smi.evaluation.linear_sgd import Epoch, Task, Training, summarise_epoch
 from smi.optim import cosine, create_optimizer, set_lr
 from smi.seeds import derive
-from smi.views import Policy, Views
+from smi.views import Views
 
-SHARES = (0.01, 0.1, 1.0)
-EPOCHS = 20
-FEWEST_STEPS = 300  # a hundredth of a small set is a batch or two
-LOOKS = 10  # at the test images, for the curve: each costs a pass over them
-LR, WEIGHT_DECAY = 1e-3, 1e-2
+LABEL_SHARES = (0.01, 0.1, 1.0)
+FINE_TUNING_EPOCHS = 20
+MIN_STEPS = 300  # one percent of a small dataset is only a batch or two
+CURVE_POINTS = 10  # each costs a pass over the test images
+ADAMW_LR = 1e-3
+ADAMW_WEIGHT_DECAY = 1e-2
 
 
 @dataclass(frozen=True)
 class FineTuned:
-    """Accuracies between 0 and 1 after the last epoch."""
+    """Hold the accuracies, between 0 and 1, after the last epoch, and the curves."""
 
     share: float  # of the labels of each class
     top1: float
@@ -44,82 +49,105 @@ class FineTuned:
 
     @property
     def protocol(self) -> str:
+        """Describe the protocol in one phrase."""
         return (
-            f"encoder and linear classifier trained together on random crops and flips of {self.num_labels:,} labelled images "
-            f"({self.share:.0%} of each class), AdamW for {self.epochs:,} epochs, last epoch, on {self.num_test:,} images"
+            "encoder and linear classifier trained together on random crops and flips of "
+            f"{self.num_labels:,} labelled images ({self.share:.0%} of each class), AdamW for "
+            f"{self.epochs:,} epochs, last epoch, on {self.num_test:,} images"
         )
 
 
 def fine_tune(
-    encoder: nn.Module,
-    train: Store,
-    test: Store,
-    policy: Policy,
-    *,
-    share: float,
-    num_classes: int,
-    epochs: int = EPOCHS,
-    batch_size: int = BATCH,
-    seed: int = 0,
-    watch: Watch | None = None,
+    task: Task, test: Store, *, share: float, training: Training | None = None
 ) -> FineTuned:
-    """A copy of the encoder is trained. Fewer than 300 steps become so many, in more epochs."""
-    if not 0 < share <= 1:
-        raise UserError(
-            f"the share of labels to fine-tune on lies above 0 and up to 1, not at {share}"
-        )
-    train = Subset(train, some_of_each(labels_of(train), share, seed))
-    targets, views = labels_of(train), Views(policy)
-    batches = Batches(train, min(batch_size, len(train)), seed=derive(seed, "finetune"))
-    epochs = max(epochs, -(-FEWEST_STEPS // batches.steps_per_epoch))
-    total = epochs * batches.steps_per_epoch
+    """Train a copy of the encoder on a share of the labels and test it after the last epoch.
 
-    tuned = copy.deepcopy(encoder).requires_grad_(True).train()
-    place = next(p.device for p in tuned.parameters())
-    first = batches.batch(0)
-    with evaluation_mode(tuned), torch.no_grad():
-        dim = tuned(views(first.images.to(place), first.generator())[0]).shape[1]
-    head = nn.Linear(dim, num_classes, device=place)
-    for parameter in head.parameters():
-        nn.init.zeros_(parameter)  # so that the first steps do not shake the encoder
-    network = nn.Sequential(tuned, head)
-    optimizer = create_optimizer(
-        network, name="AdamW", lr=LR, lr_vectors=None, weight_decay=WEIGHT_DECAY
+    Training takes at least 300 steps: more epochs if the labels are few.
+    """
+    if not 0 < share <= 1:
+        raise UserError(f"the share of labels must be above 0 and at most 1, not {share}")
+    training = training or Training()
+    rows = sample_each_class(labels_of(task.train), share, training.seed)
+    task = replace(task, train=Subset(task.train, rows))
+    batch_size = min(training.batch_size, len(rows))
+    batches = Batches(task.train, batch_size, seed=derive(training.seed, "finetune"))
+    epochs = max(
+        training.epochs or FINE_TUNING_EPOCHS, math.ceil(MIN_STEPS / batches.steps_per_epoch)
     )
+    network = _create_network(task, batches)
+    torch.manual_seed(derive(training.seed, "finetune"))  # for dropout and similar layers
 
     curves: list[Epoch] = []
     losses: list[Tensor] = []
-    right: list[Tensor] = []
+    correct: list[Tensor] = []
     scores, test_labels = torch.empty(0), torch.empty(0)
-    torch.manual_seed(derive(seed, "finetune"))  # for what a network itself draws, such as dropout
+    for epoch, epoch_losses, epoch_correct in _train(network, task, batches, epochs):
+        losses += epoch_losses
+        correct += epoch_correct
+        if epoch % math.ceil(epochs / CURVE_POINTS) and epoch != epochs:
+            continue
+        policy = task.policy
+        scores, test_labels = extract_labelled(
+            network, test, mean=policy.mean, std=policy.std, size=policy.views[0].size
+        )
+        curves.append(summarise_epoch(epoch, losses, correct, scores, test_labels))
+        losses, correct = [], []
+        if training.watch:
+            training.watch(curves[-1])
+    top1, top5 = top_k(scores, test_labels)
+    return FineTuned(share, top1, top5, tuple(curves), epochs, len(rows), len(test))
+
+
+def sample_each_class(labels: Tensor, share: float, seed: int) -> Tensor:
+    """Draw this share of the rows of every class, at least one of each: int64, sorted.
+
+    The rows of a smaller share are among the rows of a larger one.
+    """
+    order, place = shuffle(labels, derive(seed, "labels"))
+    num_wanted = (torch.bincount(labels) * share).round().clamp(min=1)[labels[order]]
+    return order[place < num_wanted].sort().values
+
+
+def _create_network(task: Task, batches: Batches) -> nn.Sequential:
+    """Return a trainable copy of the encoder with a new linear classifier on its features."""
+    encoder = copy.deepcopy(task.encoder).requires_grad_(True).train()
+    place = next(parameter.device for parameter in encoder.parameters())
+    first = batches.batch(0)
+    views = Views(task.policy)
+    with evaluation_mode(encoder), torch.no_grad():
+        dim = encoder(views(first.images.to(place), first.generator())[0]).shape[1]
+    head = nn.Linear(dim, task.num_classes, device=place)
+    for parameter in head.parameters():
+        nn.init.zeros_(parameter)  # so that the first gradients do not disturb the encoder
+    return nn.Sequential(encoder, head)
+
+
+def _train(
+    network: nn.Sequential, task: Task, batches: Batches, epochs: int
+) -> Iterator[tuple[int, list[Tensor], list[Tensor]]]:
+    """Train, and yield the number of each epoch with the loss and accuracy of its batches."""
+    place = next(parameter.device for parameter in network.parameters())
+    views = Views(task.policy)
+    train_labels = labels_of(task.train)
+    optimizer = create_optimizer(
+        network, name="AdamW", lr=ADAMW_LR, lr_vectors=None, weight_decay=ADAMW_WEIGHT_DECAY
+    )
+    total = epochs * batches.steps_per_epoch
+    losses: list[Tensor] = []
+    correct: list[Tensor] = []
     with contextlib.closing(batches.starting_at()) as stream:
         for step in range(total):
             batch = next(stream)
-            labels = targets[batch.index].to(place)
+            labels = train_labels[batch.index].to(place)
             set_lr(optimizer, cosine(1.0, 0.0, step / total))
-            found = network(views(batch.images.to(place), batch.generator())[0])
-            loss = cross_entropy(found, labels)
+            scores = network(views(batch.images.to(place), batch.generator())[0])
+            loss = cross_entropy(scores, labels)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             losses.append(loss.detach())
-            right.append((found.argmax(1) == labels).float().mean())
+            correct.append((scores.argmax(1) == labels).float().mean())
             epoch, rest = divmod(step + 1, batches.steps_per_epoch)
-            if rest == 0 and (epoch % -(-epochs // LOOKS) == 0 or epoch == epochs):
-                scores, test_labels = extract_labelled(
-                    network, test, mean=policy.mean, std=policy.std, size=policy.views[0].size
-                )
-                curves.append(look(epoch, losses, right, scores, test_labels))
-                losses, right = [], []
-                if watch:
-                    watch(curves[-1])
-    return FineTuned(
-        share, *top_k(scores, test_labels), tuple(curves), epochs, len(train), len(test)
-    )
-
-
-def some_of_each(labels: Tensor, share: float, seed: int) -> Tensor:
-    """Rows of this share of every class, and one at least: int64, in order. A smaller share's are among a larger one's."""
-    order, place = shuffle(labels, derive(seed, "labels"))
-    wanted = (torch.bincount(labels) * share).round().clamp(min=1)[labels[order]]
-    return order[place < wanted].sort().values
+            if rest == 0:
+                yield epoch, losses, correct
+                losses, correct = [], []

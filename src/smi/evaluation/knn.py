@@ -1,7 +1,10 @@
-"""Weighted nearest neighbours (Wu et al. 2018; k and temperature as DINO's). n rows in the bank, m queries, F coordinates, C classes.
+"""Classify by weighted nearest neighbours (Wu et al. 2018), with k and temperature of DINO.
 
 result = knn_accuracy(train_h, train_labels, test_h, test_labels)
 result.top1, result.protocol
+similarity, index = nearest(bank, queries, k=8)
+
+n rows in the bank, m queries, F coordinates, C classes.
 """
 
 from dataclasses import dataclass
@@ -13,28 +16,29 @@ from smi.errors import UserError
 from smi.evaluation.accuracy import check, top_k
 from smi.losses.embeddings import unit_rows
 
-QUERIES, ROWS = (
-    512,
-    16384,
-)  # of one tile of similarities: 33 MB, and products that keep the processor busy
-GROUP = 16  # rows of which only the largest is looked at first
+# A tile of similarities takes 33 MB, and its product keeps the processor busy.
+QUERIES_PER_TILE = 512
+ROWS_PER_TILE = 16384
+ROWS_PER_GROUP = 16  # the search looks at the maximum of each group first
 
 
 @dataclass(frozen=True)
-class Neighbours:
-    """Accuracies between 0 and 1 of the vote of the k nearest."""
+class KnnResult:
+    """Hold the accuracies, between 0 and 1, of a vote of the k nearest neighbours."""
 
     top1: float
     top5: float | None  # None with five classes or fewer
-    k: int  # no more than there are rows in the bank
+    k: int  # at most the number of rows in the bank
     temperature: float
     num_bank: int
     num_queries: int
 
     @property
     def protocol(self) -> str:
+        """Describe the protocol in one phrase."""
         return (
-            f"vote of the {self.k:,} nearest of {self.num_bank:,} training images by cosine similarity of frozen features, weighted by "
+            f"vote of the {self.k:,} nearest of {self.num_bank:,} training images by cosine "
+            "similarity of frozen features, weighted by "
             f"exp(similarity / {self.temperature:g}), on {self.num_queries:,} images"
         )
 
@@ -48,20 +52,20 @@ def knn_accuracy(
     k: int = 20,
     temperature: float = 0.07,
     num_classes: int | None = None,
-) -> Neighbours:
+) -> KnnResult:
+    """Classify the queries by their neighbours in the bank and return the accuracy."""
     num_classes = check(bank, bank_labels, queries, labels, num_classes=num_classes)
     votes = knn_votes(
         bank, bank_labels, queries, k=k, temperature=temperature, num_classes=num_classes
     )
-    return Neighbours(
-        *top_k(votes, labels), min(k, len(bank)), temperature, len(bank), len(queries)
-    )
+    top1, top5 = top_k(votes, labels)
+    return KnnResult(top1, top5, min(k, len(bank)), temperature, len(bank), len(queries))
 
 
 def knn_predict(
     bank: Tensor, bank_labels: Tensor, queries: Tensor, *, k: int = 20, temperature: float = 0.07
 ) -> Tensor:
-    """The class with most votes, int64 [m]; of several with as many, the first."""
+    """Return the class with most votes, int64 [m]; the lowest class wins a draw."""
     num_classes = check(bank, bank_labels)
     return knn_votes(
         bank, bank_labels, queries, k=k, temperature=temperature, num_classes=num_classes
@@ -77,70 +81,100 @@ def knn_votes(
     k: int = 20,
     temperature: float = 0.07,
 ) -> Tensor:
-    """Votes [m, C]; those for one query sum to 1. A row of zeros is at a right angle to all others."""
+    """Return the votes [m, C]; each row sums to 1. Rows of zeros have similarity 0 to all rows."""
     if not 0 < temperature < float("inf"):
         raise UserError(
             f"the temperature of nearest neighbours must be positive, not {temperature}"
         )
     similarity, index = nearest(bank, queries, k)
-    weights = torch.softmax(
-        similarity / temperature, dim=1
-    )  # the same votes as exp, and no temperature makes them overflow
+    # The softmax gives the same shares as exp, and cannot overflow at low temperatures.
+    weights = torch.softmax(similarity / temperature, dim=1)
     return weights.new_zeros(len(queries), num_classes).scatter_add_(1, bank_labels[index], weights)
 
 
-def nearest(bank: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Cosine similarity and index of the k nearest rows of the bank, nearest first: [m, k] each, tile by tile.
+# --------------------------------------------------------------------------- exact nearest rows
 
-    k is cut to the rows there are. Which of equally near rows come in is not defined.
+
+def nearest(bank: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return cosine similarity and index of the k nearest bank rows, nearest first: [m, k] each.
+
+    The search is exact and needs memory for one tile of similarities only. k is at most n. The
+    order of equally similar rows is not defined.
     """
     if k < 1:
-        raise UserError(f"there must be 1 nearest neighbour or more, not {k}")
+        raise UserError(f"the number of nearest neighbours must be 1 or more, not {k}")
     if bank.shape[1] != queries.shape[1]:
         raise UserError(
-            f"training features have {bank.shape[1]:,} coordinates and those to classify {queries.shape[1]:,}: use one encoder"
+            f"training features have {bank.shape[1]:,} coordinates and those to classify "
+            f"{queries.shape[1]:,}: use one encoder"
         )
     k = min(k, len(bank))
     bank, queries = _unit(bank), _unit(queries)
     similarity = queries.new_empty(len(queries), k)
     index = torch.empty(len(queries), k, dtype=torch.long, device=queries.device)
-    space = queries.new_empty(
-        min(QUERIES, len(queries)) * min(ROWS, len(bank))
-    )  # fresh memory for each tile takes a fifth longer
-    for i in range(0, len(queries), QUERIES):
-        some = queries[i : i + QUERIES]
-        best, where = some.new_empty(len(some), 0), index.new_empty(len(some), 0)
-        for j in range(0, len(bank), ROWS):
-            rows = bank[j : j + ROWS]
-            tile = torch.mm(
-                rows, some.T, out=space[: len(rows) * len(some)].view(len(rows), len(some))
-            )  # faster this way round
-            found, row = _largest(tile, min(k, len(rows)))
-            best, where = torch.cat([best, found], 1), torch.cat([where, row + j], 1)
-            best, order = best.topk(min(k, best.shape[1]))
-            where = where.gather(1, order)
-        similarity[i : i + QUERIES], index[i : i + QUERIES] = best, where
+    # One buffer for all tiles: allocating each of them takes a fifth longer.
+    buffer = queries.new_empty(min(QUERIES_PER_TILE, len(queries)) * min(ROWS_PER_TILE, len(bank)))
+    for i in range(0, len(queries), QUERIES_PER_TILE):
+        block = queries[i : i + QUERIES_PER_TILE]
+        best = NearestRows(k)
+        for j in range(0, len(bank), ROWS_PER_TILE):
+            rows = bank[j : j + ROWS_PER_TILE]
+            out = buffer[: len(rows) * len(block)].view(len(rows), len(block))
+            tile = torch.mm(rows, block.T, out=out)  # faster than its transpose
+            values, row = _largest(tile, min(k, len(rows)))
+            best.add(values, row + j)
+        similarity[i : i + QUERIES_PER_TILE] = best.similarity
+        index[i : i + QUERIES_PER_TILE] = best.index
     return similarity, index
 
 
-def _largest(tile: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Of each column the k largest and their rows, [m, k] each. Sixteen rows are looked at as one first: the k largest lie in the k groups
-    whose largest are.
+class NearestRows:
+    """Keep the k most similar rows of each query while similarities arrive tile by tile.
+
+    best = NearestRows(k)
+    best.add(similarity, index)         # [m, r] each, for every tile
+    best.similarity, best.index         # [m, k], most similar first
     """
-    height = len(tile) // GROUP
-    if height <= k:
-        found, row = tile.T.topk(k)
-        return found, row
-    groups = (
-        tile[: height * GROUP].view(GROUP, height, -1).amax(0).T.topk(k, sorted=False).indices
-    )  # [m, k]
-    row = (
-        torch.arange(GROUP, device=tile.device)[:, None] * height + groups[:, None]
-    )  # [m, GROUP, k]
-    rest = torch.arange(height * GROUP, len(tile), device=tile.device).expand(len(groups), -1)
-    row = torch.cat([row.flatten(1), rest], 1)
-    found, order = tile.T.gather(1, row).topk(k)
-    return found, row.gather(1, order)
+
+    def __init__(self, k: int, *, stable: bool = False):
+        """Start empty. stable: among equally similar rows, prefer those that were added first."""
+        self.k = k
+        self.stable = stable
+        self.similarity = torch.empty(0)
+        self.index = torch.empty(0, dtype=torch.long)
+
+    def add(self, similarity: Tensor, index: Tensor) -> None:
+        """Merge one tile."""
+        if self.similarity.numel():
+            similarity = torch.cat([self.similarity, similarity], 1)
+            index = torch.cat([self.index, index], 1)
+        k = min(self.k, similarity.shape[1])
+        if self.stable:
+            similarity, order = similarity.sort(dim=1, descending=True, stable=True)
+            self.similarity, order = similarity[:, :k], order[:, :k]
+        else:
+            self.similarity, order = similarity.topk(k)
+        self.index = index.gather(1, order)
+
+
+def _largest(tile: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k largest entries of each column of a tile, and their rows: [m, k] each.
+
+    The search compares the maxima of groups of 16 rows first: the k largest entries lie in the k
+    groups with the largest maxima.
+    """
+    num_groups = len(tile) // ROWS_PER_GROUP
+    if num_groups <= k:
+        values, row = tile.T.topk(k)
+        return values, row
+    grouped = tile[: num_groups * ROWS_PER_GROUP].view(ROWS_PER_GROUP, num_groups, -1)
+    groups = grouped.amax(0).T.topk(k, sorted=False).indices  # [m, k]
+    member = torch.arange(ROWS_PER_GROUP, device=tile.device)[:, None]
+    row = member * num_groups + groups[:, None]  # [m, ROWS_PER_GROUP, k]
+    rest = torch.arange(num_groups * ROWS_PER_GROUP, len(tile), device=tile.device)
+    row = torch.cat([row.flatten(1), rest.expand(len(groups), -1)], 1)
+    values, order = tile.T.gather(1, row).topk(k)
+    return values, row.gather(1, order)
 
 
 def _unit(features: Tensor) -> Tensor:

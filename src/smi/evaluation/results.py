@@ -1,9 +1,16 @@
-"""Results of evaluations: files in a run's eval/, each with its protocol and a stamp over it, and tables of those that may be compared."""
+"""Read and write results of evaluations: files in a run's eval/, and tables of them.
+
+Each file holds its protocol and a stamp, which is a hash of the protocol. Numbers can be compared
+only if their stamps are equal.
+
+path = write(Path("runs/mine"), result)
+results = read_all(Path("runs/mine"))
+print(results_table([("mine", results)]).text())
+"""
 
 import dataclasses
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,16 +19,19 @@ from typing import Any
 
 from smi.config.schema import flat
 from smi.errors import UserError
-from smi.files import write_text
-from smi.tables import Table
+from smi.files import write_json
+from smi.tables import NONE, Table
 
-FOLDER = "eval"
-ORDER = ("knn", "linear-cached", "linear", "fewshot", "finetune")
+RESULTS_FOLDER = "eval"
+TRAINED, UNTRAINED, RAW_PIXELS = "encoder", "untrained encoder", "raw pixels"
+SUBJECTS = (TRAINED, UNTRAINED, RAW_PIXELS)
+PROTOCOL_ORDER = ("knn", "linear-cached", "linear", "fewshot", "finetune")  # many labels first
+MAX_NAME_LENGTH = 60  # characters of a dataset's name in the name of a file
 
 
 @dataclass(frozen=True)
 class Score:
-    """An accuracy between 0 and 1 under a short name; with an interval where there are several draws."""
+    """Hold an accuracy between 0 and 1, with an interval if it is a mean over several draws."""
 
     name: str  # the column of a table: "kNN", "1 label", "10 %"
     value: float
@@ -38,152 +48,152 @@ class Score:
 
 @dataclass(frozen=True)
 class Result:
-    """What an encoder scored under a protocol."""
+    """Hold the scores of one encoder under one protocol."""
 
-    protocol: dict[
-        str, Any
-    ]  # all that another encoder must share for its numbers to be put beside these
-    subject: str  # "encoder", "untrained encoder" or "raw pixels"
-    encoder: dict[str, Any]  # which: digest of its weights, method, epoch, seed
+    protocol: dict[str, Any]  # everything that comparable results must share
+    subject: str  # one of SUBJECTS
+    encoder: dict[str, Any]  # digest of the weights, method, epoch, seed
     scores: tuple[Score, ...]
-    sentence: str  # the protocol in words, with what was chosen along the way
+    sentence: str  # the protocol in words, with the hyperparameters that were chosen
     notes: tuple[str, ...] = ()
-    details: dict[str, Any] = field(default_factory=dict)  # curves, draws, what was tried
+    details: dict[str, Any] = field(default_factory=dict)  # curves, draws, settings tried
     made: dict[str, Any] = field(default_factory=dict)  # date, seconds, versions
 
     @property
     def stamp(self) -> str:
+        """Return the hash of the protocol."""
         return stamp(self.protocol)
 
     def plain(self) -> dict[str, Any]:
+        """Return the result as nested dictionaries, as its file holds it."""
         return {"stamp": self.stamp, **dataclasses.asdict(self)}
 
 
+ResultRows = Sequence[tuple[str, Sequence[Result]]]  # (name of a row, its results)
+
+
 def stamp(protocol: Mapping[str, Any]) -> str:
+    """Return a hash of all keys and values of a protocol."""
     return hashlib.sha256(json.dumps(protocol, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def path_of(folder: Path, protocol: Mapping[str, Any], subject: str, digest: str) -> Path:
-    """One for each protocol and encoder: results of other weights are kept."""
-    data = re.sub(r"[^a-zA-Z0-9-]+", "-", str(protocol["data"])).strip("-")[:60] or "data"
-    whose = "" if subject == "encoder" else f"-{subject.replace(' ', '-')}"
-    return folder / FOLDER / f"{protocol['name']}-{data}{whose}-{stamp(protocol)}-{digest[:8]}.json"
+def row_name(source: str, subject: str, encoder: Mapping[str, Any]) -> str:
+    """Return the name of a table row. encoder: `Result.encoder`."""
+    if subject == RAW_PIXELS:
+        return f"raw pixels, {encoder['size']} × {encoder['size']}"
+    if subject == UNTRAINED:
+        return f"untrained {encoder['network']}, seed {encoder['seed']}"
+    return f"{source}, epoch {encoder['epoch']:g}" if encoder.get("epoch") is not None else source
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+def result_path(folder: Path, protocol: Mapping[str, Any], subject: str, digest: str) -> Path:
+    """Return the file of a result: one per protocol, subject and digest of the weights."""
+    data = re.sub(r"[^a-zA-Z0-9-]+", "-", str(protocol["data"])).strip("-")[:MAX_NAME_LENGTH]
+    suffix = "" if subject == TRAINED else f"-{subject.replace(' ', '-')}"
+    name = f"{protocol['name']}-{data or 'data'}{suffix}-{stamp(protocol)}-{digest[:8]}.json"
+    return folder / RESULTS_FOLDER / name
 
 
 def write(folder: Path, result: Result) -> Path:
-    path = path_of(folder, result.protocol, result.subject, result.encoder["digest"])
+    """Write a result into the folder of a run and return its path."""
+    path = result_path(folder, result.protocol, result.subject, result.encoder["digest"])
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(_finite(result.plain()), indent=2) + "\n")
+    write_json(path, result.plain())
     return path
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no word for what is no number, such as the loss of a classifier that diverged."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def read(path: Path) -> Result:
-    """Refuses a file whose stamp is not that of the protocol in it: someone changed one of them."""
+    """Read a result, or raise a UserError if its stamp does not match its protocol."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        claimed = found.pop("stamp")
-        scores = tuple(Score(**score) for score in found.pop("scores"))
-        result = Result(**found | {"scores": scores, "notes": tuple(found["notes"])})
+        content = json.loads(path.read_text(encoding="utf-8"))
+        written_stamp = content.pop("stamp")
+        scores = tuple(Score(**score) for score in content.pop("scores"))
+        result = Result(**content | {"scores": scores, "notes": tuple(content["notes"])})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{path} is not the result of an evaluation ({error!r}): move it out of {FOLDER}/"
+            f"{path} is not the result of an evaluation ({error!r}): "
+            f"move it out of {RESULTS_FOLDER}/"
         ) from error
-    if result.stamp != claimed:
+    if result.stamp != written_stamp:
         raise UserError(
-            f"{path} was changed by hand: its stamp {claimed} is not that of its protocol, {result.stamp}"
+            f"{path} was changed by hand: its stamp is {written_stamp}, and its protocol has the "
+            f"stamp {result.stamp}. Delete the file and evaluate again."
         )
     return result
 
 
 def read_all(folder: Path) -> list[Result]:
-    """Those that look at all labels first, then those at few, then fine-tuning."""
-    found = [read(path) for path in sorted((folder / FOLDER).glob("*.json"))]
-    return sorted(
-        found,
-        key=lambda result: (
-            ORDER.index(name) if (name := result.protocol["name"]) in ORDER else len(ORDER)
-        ),
-    )
+    """Read all results in the folder of a run, ordered by protocol."""
+    results = [read(path) for path in sorted((folder / RESULTS_FOLDER).glob("*.json"))]
+    return sorted(results, key=_protocol_place)
 
 
-@dataclass(frozen=True)
-class Sheet:
-    """A table of results, and the sentences beneath it."""
-
-    headers: list[str]
-    lines: list[list[str]]
-    notes: list[str]
+def _protocol_place(result: Result) -> int:
+    name = result.protocol["name"]
+    return PROTOCOL_ORDER.index(name) if name in PROTOCOL_ORDER else len(PROTOCOL_ORDER)
 
 
-def table(rows: Sequence[tuple[str, Sequence[Result]]]) -> str:
-    found = sheet(rows)
-    return "\n".join([Table.of(found.headers, found.lines).text(), "", *found.notes])
+# ----------------------------------------------------------------------------------------- tables
 
 
-def sheet(rows: Sequence[tuple[str, Sequence[Result]]]) -> Sheet:
-    """A row for each name, a column for each score under each protocol. Numbers of different protocols never share a column.
+def results_table(rows: ResultRows) -> Table:
+    """Make a table with a row for each name and a column for each score under each protocol.
 
-    Beneath: what the protocols are, where several of one kind differ, and what was noted.
+    Numbers of different protocols never share a column. The notes describe the protocols, say how
+    protocols of one name differ, and repeat the notes of the results.
     """
-    every = [result for _, results in rows for result in results]
-    protocols: dict[str, Result] = {}  # the first of each, in order
-    for result in every:
+    results = [result for _, row_results in rows for result in row_results]
+    protocols: dict[str, Result] = {}  # the first result of each protocol, by stamp
+    for result in results:
         protocols.setdefault(result.stamp, result)
     letters = _letters(protocols)
     columns = list(
         dict.fromkeys((r.stamp, score.name) for r in protocols.values() for score in r.scores)
     )
-    headers = ["", *(f"{name}{letters.get(key, '')}" for key, name in columns)]
     lines = []
-    for name, results in rows:
-        cells = {
-            (result.stamp, score.name): str(score) for result in results for score in result.scores
-        }
-        lines.append([name, *(cells.get(column, "-") for column in columns)])
-    text = []
-    for key, result in protocols.items():
-        text.append(
-            f"{result.protocol['name']}{letters.get(key, '')} on {result.protocol['data']}, stamp {key}: {result.sentence}"
-        )
-    text += [f"not comparable: {sentence}" for sentence in _differences(protocols, letters)]
-    text += dict.fromkeys(f"note: {note}" for result in every for note in result.notes)
-    return Sheet(headers, lines, text)
+    for name, row_results in rows:
+        cells = {(r.stamp, score.name): str(score) for r in row_results for score in r.scores}
+        lines.append([name, *(cells.get(column, NONE) for column in columns)])
+    notes = [
+        f"{result.protocol['name']}{letters.get(key, '')} on {result.protocol['data']}, "
+        f"stamp {key}: {result.sentence}"
+        for key, result in protocols.items()
+    ]
+    notes += [f"not comparable: {sentence}" for sentence in _differences(protocols, letters)]
+    notes += dict.fromkeys(f"note: {note}" for result in results for note in result.notes)
+    headers = ["", *(f"{name}{letters.get(key, '')}" for key, name in columns)]
+    return Table.of(headers, lines, notes=notes)
 
 
 def _letters(protocols: Mapping[str, Result]) -> dict[str, str]:
-    """Protocols of one name that are not the same are told apart by letters."""
-    kinds: dict[str, list[str]] = {}
+    """Return a letter for each protocol that shares its name with a different protocol."""
+    stamps: dict[str, list[str]] = {}  # by name
     for key, result in protocols.items():
-        kinds.setdefault(result.protocol["name"], []).append(key)
+        stamps.setdefault(result.protocol["name"], []).append(key)
     return {
         key: f" ({'abcdefghijklmnopqrstuvwxyz'[i % 26]})"
-        for keys in kinds.values()
+        for keys in stamps.values()
         if len(keys) > 1
         for i, key in enumerate(keys)
     }
 
 
 def _differences(protocols: Mapping[str, Result], letters: Mapping[str, str]) -> Iterator[str]:
-    kinds: dict[str, tuple[str, Result]] = {}
+    """Say how each protocol differs from the first one of the same name."""
+    firsts: dict[str, tuple[str, Result]] = {}
     for key, result in protocols.items():
         name = result.protocol["name"]
-        if name not in kinds:
-            kinds[name] = key, result
+        if name not in firsts:
+            firsts[name] = key, result
             continue
-        first, other = kinds[name]
-        old, new = dict(flat(other.protocol)), dict(flat(result.protocol))
-        differs = [
-            f"{k} {old.get(k, 'not said')} and {new.get(k, 'not said')}"
-            for k in {**old, **new}
-            if old.get(k) != new.get(k)
+        first_key, first = firsts[name]
+        old, new = dict(flat(first.protocol)), dict(flat(result.protocol))
+        differences = [
+            f"{setting} {old.get(setting, 'not said')} and {new.get(setting, 'not said')}"
+            for setting in {**old, **new}
+            if old.get(setting) != new.get(setting)
         ]
-        yield f"{name}{letters[first]} and {name}{letters[key]} ({', '.join(differs)})"
+        yield f"{name}{letters[first_key]} and {name}{letters[key]} ({', '.join(differences)})"

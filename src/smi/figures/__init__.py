@@ -1,1 +1,1 @@
-"""The paper's tables and figures, one file each."""
+"""Draw the paper's figures from the folders of runs, with one file per figure."""

@@ -1,7 +1,11 @@
-"""Accuracy of a linear classifier against feature std at the end of training: a point for each run, or for its seeds; λ beside it."""
+"""Draw linear accuracy against feature std at the end of training.
+
+There is one point for each run, or for the mean over seeds. λ is written beside the points.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import mean
 
 from plotly import graph_objects as go
@@ -9,8 +13,15 @@ from plotly import graph_objects as go
 from smi.errors import UserError
 from smi.figures.scores import comparable, top1
 from smi.figures.series import last_epoch
-from smi.figures.style import FONT, finish, frame, legend, looks, plain
-from smi.runs.names import about_seeds, by_seed, firsts, method_of, setting, weight_of
+from smi.figures.style import FONT, Look, finish, frame, legend, looks, plain
+from smi.runs.names import (
+    first_runs,
+    method_name,
+    named_seed_groups,
+    redundancy_weight_of,
+    seed_caption,
+    shared_settings,
+)
 from smi.runs.run import Run
 
 HOVER = (
@@ -18,97 +29,140 @@ HOVER = (
 )
 
 
+@dataclass(frozen=True)
+class Point:
+    """Hold one point: its name, the feature std, the accuracy in percent, λ and the folders."""
+
+    name: str
+    std: float
+    accuracy: float
+    weight: float | None
+    folders: str
+
+
 def accuracy_std(runs: Mapping[str, Run], *, data: str | None = None) -> go.Figure:
+    """Draw the figure; `data` names the dataset of the accuracies, None is that of each run."""
     if len(runs) < 2:
         raise UserError(
-            "accuracy against feature std takes two runs or more, for instance of SMI with several --method.redundancy_weight"
+            "accuracy against feature std takes two runs or more, for example SMI with several "
+            "values of --method.redundancy_weight"
         )
     results = comparable(runs, data=data)
-    top = {run.folder: 100 * top1(results[name]) for name, run in runs.items()}
-    groups = by_seed(runs)
-    methods: dict[str, list[str]] = {}
-    for name, some in groups.items():
-        methods.setdefault(method_of(some[0]), []).append(name)
-    figure, look = go.Figure(), looks(firsts(groups))
-    for method, names in methods.items():
-        names = sorted(names, key=lambda name: (weight_of(groups[name][0]) or 0, name))
-        style = look[min(names, key=list(groups).index)]
-        weights = [weight_of(groups[name][0]) for name in names]
-        labelled = len(names) > 1 and len(set(weights)) > 1
-        each = [(name, run) for name in names if len(groups[name]) > 1 for run in groups[name]]
-        if each:
-            figure.add_scatter(
-                x=[last_epoch(run, "feature_std") for _, run in each],
-                y=[top[run.folder] for _, run in each],
-                customdata=[
-                    [plain(f"{name}, seed {run.config['seed']}"), plain(str(run.folder))]
-                    for name, run in each
-                ],
-                name=plain(f"{method}, seeds"),
-                legendgroup=method,
-                showlegend=False,
-                mode="markers",
-                marker=style.marker(5, most=0) | {"opacity": 0.55},
-                cliponaxis=False,
-                hovertemplate=HOVER,
-            )
-        spreads = [mean(last_epoch(run, "feature_std") for run in groups[name]) for name in names]
-        accuracies = [mean(top[run.folder] for run in groups[name]) for name in names]
-        figure.add_scatter(
-            x=spreads,
-            y=accuracies,
-            text=[
-                f"λ = {weight:g}" if labelled and weight is not None else "" for weight in weights
-            ],
-            customdata=[
-                [plain(name), plain(" ".join(str(run.folder) for run in groups[name]))]
-                for name in names
-            ],
-            name=plain(method),
-            legendgroup=method,
-            showlegend=True,
-            mode="lines+markers+text" if labelled else "markers",
-            textposition=_beside(spreads, accuracies),
-            textfont={"size": FONT - 1},
-            line=style.line(1.5),
-            marker=style.marker(12, most=0),
-            cliponaxis=False,
-            hovertemplate=HOVER,
+    points = {
+        run.folder: Point(
+            f"seed {run.config['seed']}",
+            last_epoch(run, "feature_std"),
+            100 * top1(results[name]),
+            redundancy_weight_of(run),
+            str(run.folder),
         )
+        for name, run in runs.items()
+    }
+    groups = named_seed_groups(runs)
+    look = looks(first_runs(groups))
+    methods: dict[str, list[str]] = {}
+    for name, seeds in groups.items():
+        methods.setdefault(method_name(seeds[0]), []).append(name)
+    figure = go.Figure()
+    for method, names in methods.items():
+        style = look[names[0]]
+        by_name = {name: [points[run.folder] for run in groups[name]] for name in names}
+        _add_seeds(figure, method, by_name, style)
+        _add_means(figure, method, by_name, style)
     frame(figure, x="feature std, mean of the last epoch", y="top-1, %")
-    _room(figure)
+    _widen_axes(figure)
     legend(figure)
     first = next(iter(results.values()))
-    seeds = about_seeds(groups, "Small: each seed; large: their mean")
+    seeds_note = seed_caption(groups, "Small: each seed; large: their mean")
     return finish(
         figure,
-        f"Accuracy against the spread of features ({setting(runs.values())}). λ is the weight of the redundancy. "
-        f"{first.protocol['name']} on {first.protocol['data']}: {first.sentence}.{seeds}",
+        f"Accuracy against feature std ({shared_settings(runs.values())}). "
+        f"λ is the redundancy weight. {first.protocol['name']} on {first.protocol['data']}: "
+        f"{first.sentence}.{seeds_note}",
     )
 
 
-def _beside(xs: Sequence[float], ys: Sequence[float]) -> list[str]:
-    """Where labels go, off the line that joins the points: away from both neighbours."""
-    wide, high = (max(xs) - min(xs)) or 1, (max(ys) - min(ys)) or 1
-    found = []
+def _add_seeds(
+    figure: go.Figure, method: str, by_name: Mapping[str, Sequence[Point]], style: Look
+) -> None:
+    """Add a small point for each seed of the rows that have several."""
+    points = [(name, point) for name, seeds in by_name.items() if len(seeds) > 1 for point in seeds]
+    if not points:
+        return
+    figure.add_scatter(
+        x=[point.std for _, point in points],
+        y=[point.accuracy for _, point in points],
+        customdata=[
+            [plain(f"{name}, {point.name}"), plain(point.folders)] for name, point in points
+        ],
+        name=plain(f"{method}, seeds"),
+        legendgroup=method,
+        showlegend=False,
+        mode="markers",
+        marker=style.marker(5, most=0) | {"opacity": 0.55},
+        cliponaxis=False,
+        hovertemplate=HOVER,
+    )
+
+
+def _add_means(
+    figure: go.Figure, method: str, by_name: Mapping[str, Sequence[Point]], style: Look
+) -> None:
+    """Add a large point for each row of a method; several values of λ are joined by a line."""
+    rows = [
+        Point(
+            name,
+            mean(point.std for point in seeds),
+            mean(point.accuracy for point in seeds),
+            seeds[0].weight,
+            " ".join(point.folders for point in seeds),
+        )
+        for name, seeds in by_name.items()
+    ]
+    rows.sort(key=lambda row: (row.weight or 0, row.name))
+    labelled = len({row.weight for row in rows}) > 1
+    figure.add_scatter(
+        x=[row.std for row in rows],
+        y=[row.accuracy for row in rows],
+        text=[f"λ = {row.weight:g}" if labelled and row.weight is not None else "" for row in rows],
+        customdata=[[plain(row.name), plain(row.folders)] for row in rows],
+        name=plain(method),
+        legendgroup=method,
+        showlegend=True,
+        mode="lines+markers+text" if labelled else "markers",
+        textposition=_label_sides([row.std for row in rows], [row.accuracy for row in rows]),
+        textfont={"size": FONT - 1},
+        line=style.line(1.5),
+        marker=style.marker(12, most=0),
+        cliponaxis=False,
+        hovertemplate=HOVER,
+    )
+
+
+def _label_sides(xs: Sequence[float], ys: Sequence[float]) -> list[str]:
+    """Return the side of each point where its label is away from the lines to its neighbours."""
+    width = (max(xs) - min(xs)) or 1
+    height = (max(ys) - min(ys)) or 1
+    sides = []
     for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
-        pulls = [
-            ((xs[j] - x) / wide, (ys[j] - y) / high) for j in (i - 1, i + 1) if 0 <= j < len(xs)
+        directions = [
+            ((xs[j] - x) / width, (ys[j] - y) / height) for j in (i - 1, i + 1) if 0 <= j < len(xs)
         ]
-        lengths = [math.hypot(*pull) or 1 for pull in pulls]
+        lengths = [math.hypot(*direction) or 1 for direction in directions]
         across, up = (
-            -sum(pull[k] / length for pull, length in zip(pulls, lengths, strict=True))
+            -sum(d[k] / length for d, length in zip(directions, lengths, strict=True))
             for k in (0, 1)
         )
         side = "left" if across < -0.4 else "right" if across > 0.4 else "center"
-        found.append(f"{'bottom' if up < 0 else 'top'} {side}")
-    return found
+        sides.append(f"{'bottom' if up < 0 else 'top'} {side}")
+    return sides
 
 
-def _room(figure: go.Figure) -> None:
-    """For labels beside the outermost points."""
+def _widen_axes(figure: go.Figure) -> None:
+    """Leave space for the labels beside the outermost points."""
     xs = [float(x) for trace in figure.data for x in trace.x]
     ys = [float(y) for trace in figure.data for y in trace.y]
-    wide, high = (max(xs) - min(xs)) or max(xs) / 10 or 1, (max(ys) - min(ys)) or 1
-    figure.update_xaxes(range=[min(xs) - 0.12 * wide, max(xs) + 0.12 * wide])
-    figure.update_yaxes(range=[min(ys) - 0.12 * high, max(ys) + 0.18 * high])
+    width = (max(xs) - min(xs)) or max(xs) / 10 or 1
+    height = (max(ys) - min(ys)) or 1
+    figure.update_xaxes(range=[min(xs) - 0.12 * width, max(xs) + 0.12 * width])
+    figure.update_yaxes(range=[min(ys) - 0.12 * height, max(ys) + 0.18 * height])

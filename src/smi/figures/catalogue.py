@@ -1,290 +1,338 @@
-"""The paper's figures and tables from runs: what `smi figure` and `smi table` do.
+"""List the figures, draw them from runs, and write them to files.
 
 write_figure("gradient-norm", ["runs/smi", "runs/bt"], "gradient-norm.html")     # or .svg, .png
-print_table(3, ["runs/smi", "runs/bt"])
 """
 
-import difflib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smi.device import choose_device, keep_memory
+from smi.device import Runtime
 from smi.errors import UserError
 from smi.files import disk_errors, expand, write_whole
 from smi.runs.collect import collect_runs
+from smi.runs.names import dataset_name, name_runs, run_names
 from smi.runs.run import Run
-from smi.terminal import printable
+from smi.terminal import printable, quietly, say, suggest
 
 if TYPE_CHECKING:
-    pass
+    from smi.figures.landscape import Pairs, Shape
+    from smi.figures.sample import Features, Sample
+    from smi.runs.encoder import Pretrained
 
 SUFFIXES = (".html", ".svg", ".png")
-SCALE = 3  # pixels of a .png for each point, enough for 300 to the inch in a column
-MOST = 2000  # images, unless a figure says otherwise
+PNG_SCALE = 3  # pixels for each point, enough for 300 dpi in a column of a paper
+NUM_PAIRS = 512
+MAX_MAPS = 12
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a figure is made of."""
+class FigureRequest:
+    """Hold the runs that a figure shows, and its options."""
 
     runs: tuple[Run, ...]
     data: str | None = None
-    root: Path | None = None
     images: int | None = None
     seed: int = 0
-    device: str | None = None
-    num_workers: int | None = None
+    runtime: Runtime = field(default_factory=Runtime)
 
-    def called(self, *, by_data: bool = True) -> dict[str, Run]:
-        from smi.runs.names import called
-
-        return called(self.runs, by_data=by_data)
-
-    def by_data(self) -> dict[str, dict[str, Run]]:
-        """Of each data set its runs, called the same on all of them."""
-        from smi.runs.names import data_of, names_of
-
-        self.called()  # none is given twice
-        found: dict[str, dict[str, Run]] = {}
-        for name, run in zip(names_of(self.runs, by_data=False), self.runs, strict=True):
-            found.setdefault(data_of(run), {})[name] = run
-        return found
-
-    def evaluated_on(self) -> str | None:
-        """As results spell it."""
-        from smi.data.sources import NAMES
-
-        return (
-            None
-            if self.data is None
-            else self.data
-            if self.data in NAMES
-            else f"{expand(self.data).resolve().name}/"
-        )
+    def named_runs(self) -> dict[str, Run]:
+        """Return the runs by their display names; a run that is given twice is an error."""
+        return name_runs(self.runs)
 
     def root_of(self, run: Run) -> Path | None:
-        """Where named sets lie: as asked, or where the run found them."""
-        root = self.root or run.about.get("root")
-        return Path(root) if root else None
+        """Return the folder of named datasets: the requested one, or that of the run."""
+        root = self.runtime.root or run.facts.root
+        return expand(root) if root else None
 
 
-def _gradient_norm(asked: Asked) -> Any:
+def runs_by_dataset(runs: Sequence[Run]) -> dict[str, dict[str, Run]]:
+    """Return the runs of each dataset by display names that are the same for all datasets."""
+    name_runs(runs)  # refuses a run that is given twice
+    datasets: dict[str, dict[str, Run]] = {}
+    for name, run in zip(run_names(runs, by_data=False), runs, strict=True):
+        datasets.setdefault(dataset_name(run), {})[name] = run
+    return datasets
+
+
+# ---------------------------------------------------------------------- figures of logged values
+
+
+def _gradient_norm(request: FigureRequest) -> Any:
     from smi.figures.gradient_norm import gradient_norm
 
-    return gradient_norm(asked.called())
+    return gradient_norm(request.named_runs())
 
 
-def _feature_std(asked: Asked) -> Any:
+def _feature_std(request: FigureRequest) -> Any:
     from smi.figures.feature_std import feature_std
 
-    return feature_std(asked.called())
+    return feature_std(request.named_runs())
 
 
-def _ratio(asked: Asked) -> Any:
+def _ratio(request: FigureRequest) -> Any:
     from smi.figures.ratio import ratio
 
-    return ratio(asked.called())
+    return ratio(request.named_runs())
 
 
-def _accuracy_std(asked: Asked) -> Any:
+def _accuracy_std(request: FigureRequest) -> Any:
     from smi.figures.accuracy_std import accuracy_std
 
-    return accuracy_std(asked.called(), data=asked.evaluated_on())
+    return accuracy_std(request.named_runs(), data=_label(request.data))
 
 
-def _std_summary(asked: Asked) -> Any:
+def _label(data: str | None) -> str | None:
+    """Return the name that results have for the requested dataset."""
+    from smi.data.sources import dataset_label
+
+    return None if data is None else dataset_label(data)
+
+
+def _std_summary(request: FigureRequest) -> Any:
     from smi.figures.std_summary import std_summary
 
-    return std_summary(asked.by_data())
+    return std_summary(runs_by_dataset(request.runs))
 
 
-def _linear_curves(asked: Asked) -> Any:
+def _linear_curves(request: FigureRequest) -> Any:
     from smi.figures.linear_curves import linear_curves
 
-    data = asked.evaluated_on()
-    return linear_curves(asked.by_data() if data is None else {data: asked.called()}, data=data)
+    data = _label(request.data)
+    sets = runs_by_dataset(request.runs) if data is None else {data: request.named_runs()}
+    return linear_curves(sets, data=data)
 
 
-def _eigenspectrum(asked: Asked) -> Any:
+# ------------------------------------------------------------------ figures of features and images
+
+
+def _eigenspectrum(request: FigureRequest) -> Any:
     from smi.figures.eigenspectrum import eigenspectrum
 
-    found, of = _features(asked)
-    return eigenspectrum(
-        asked.called(), {name: features.h for name, features in found.items()}, of=of
-    )
+    features, images = _features(request)
+    h = {name: row.h for name, row in features.items()}
+    return eigenspectrum(request.named_runs(), h, of=images)
 
 
-def _variance_violin(asked: Asked) -> Any:
+def _variance_violin(request: FigureRequest) -> Any:
     from smi.figures.variance_violin import variance_violin
 
-    found, of = _features(asked)
-    return variance_violin(
-        asked.called(), {name: features.h for name, features in found.items()}, of=of
-    )
+    features, images = _features(request)
+    h = {name: row.h for name, row in features.items()}
+    return variance_violin(request.named_runs(), h, of=images)
 
 
-def _tsne(asked: Asked) -> Any:
+def _tsne(request: FigureRequest) -> Any:
     from smi.figures.tsne import embed, labels_of, tsne
 
-    found, of = _features(asked)
-    for features in found.values():
-        labels_of(features, of)  # before the long part
-    return tsne(
-        {name: embed(features.h.numpy(), seed=asked.seed) for name, features in found.items()},
-        found,
-        of=of,
-    )
+    features, images = _features(request)
+    for row in features.values():
+        labels_of(row, images)  # fails before the long computation
+    points = {name: embed(row.h.numpy(), seed=request.seed) for name, row in features.items()}
+    return tsne(points, features, of=images)
 
 
-def _energy_maps(asked: Asked) -> Any:
-    from smi.figures.energy_maps import ROWS, energies, energy_maps, some_images
+def _energy_maps(request: FigureRequest) -> Any:
+    from smi.figures.energy_maps import NUM_ROWS, choose_images, energies, energy_maps
 
-    runs = asked.called()
-    encoders = {name: _encoder(asked, run) for name, run in runs.items()}
-    sample = _sample(asked, runs)
+    runs = request.named_runs()
+    encoders = {name: _encoder(request, run) for name, run in runs.items()}
+    sample = _sample(request, runs)
     resolution = max(encoder.resolution for encoder in encoders.values())
-    images, captions = some_images(sample, resolution, min(asked.images or ROWS, 12))
-    found = {name: energies(encoder, images) for name, encoder in encoders.items()}
-    maps, places = (
-        {name: energy for name, (energy, _) in found.items()},
-        [place for _, place in found.values()],
+    count = min(request.images or NUM_ROWS, MAX_MAPS)
+    images, captions = choose_images(sample, resolution, count)
+    results = {name: energies(encoder, images) for name, encoder in encoders.items()}
+    return energy_maps(
+        images,
+        {name: energy for name, (energy, _) in results.items()},
+        captions,
+        of=sample.described,
+        positions=[positions for _, positions in results.values()],
     )
-    return energy_maps(images, maps, captions, of=sample.described, places=places)
 
 
-def _landscape(asked: Asked) -> Any:
-    from smi.figures.landscape import Shape, landscape, positive_pairs
+def _landscape(request: FigureRequest) -> Any:
+    from smi.figures.landscape import landscape
 
-    if not asked.runs:
+    if not request.runs:
         return landscape()
-    if len(asked.runs) > 1:
-        raise UserError(f"the landscape shows pairs of one run, not of {len(asked.runs)}")
-    from smi.config.resolve import resolve
-    from smi.figures.sample import Sample
-    from smi.runs.restore import create, create_views
+    if len(request.runs) > 1:
+        raise UserError(f"the landscape shows pairs of one run, not of {len(request.runs)}")
+    shape, pairs, words = _pairs_of_run(request, request.runs[0])
+    return landscape(shape, pairs, of=words)
 
-    (run,) = asked.runs
-    config = resolve(run.folder / "config.yaml")
-    method = create(config, run.about.get("num_images") or 1)
+
+def _pairs_of_run(request: FigureRequest, run: Run) -> "tuple[Shape, Pairs, str]":
+    """Return a run's settings of SMI, pairs of views under its encoder, and words for them."""
+    from smi.figures.landscape import Shape, positive_pairs
+    from smi.figures.sample import MAX_IMAGES, Sample
+    from smi.runs.restore import load_method, load_views
+
+    config = run.resolve()
     state = run.state()
-    method.load_state_dict(state["method"])
-    method.to(choose_device(asked.device))
-    source = asked.data or config.data.source
+    method = load_method(run, state=state, device=request.runtime.choose_device())
     sample = Sample(
-        source,
-        asked.root_of(run),
-        min(asked.images or 512, MOST),
-        asked.seed,
-        asked.num_workers,
+        request.data or config.data.source,
+        request.root_of(run),
+        min(request.images or NUM_PAIRS, MAX_IMAGES),
+        request.seed,
+        request.runtime.num_workers,
         "pretrain",
     )
-    with sample.open(run.about.get("resolution") or config.views.size) as (store, _):
+    with sample.open(run.facts.resolution or config.views.size) as (store, _):
         images = store[:]
-    settings = {
-        name: config.method[name]
-        for name in ("target", "shift", "eps")
-        if config.method["name"] == "SMI"
-    }
-    shape = Shape(**settings)
-    pairs = positive_pairs(
-        method, create_views(config, method), images, seed=asked.seed, eps=shape.eps
-    )
+    shape = Shape()
+    if config.method["name"] == "SMI":
+        shape = Shape(**{name: config.method[name] for name in ("target", "shift", "eps")})
+    views = load_views(run, method)
+    pairs = positive_pairs(method, views, images, seed=request.seed, eps=shape.eps)
     epoch = run.epoch(state["step"])
     after = f" after {epoch:g} epochs" if epoch is not None else ""
-    (name,) = asked.called()
-    return landscape(
-        shape, pairs, of=f"{len(images):,} images of {sample.data}, embedded by {name}{after}"
-    )
+    (name,) = request.named_runs()
+    return shape, pairs, f"{len(images):,} images of {sample.data}, embedded by {name}{after}"
 
 
-def _sample(asked: Asked, runs: dict[str, Run]) -> Any:
-    from smi.figures.sample import Sample, source_of
+def _sample(request: FigureRequest, runs: Mapping[str, Run]) -> "Sample":
+    """Return a sample of the requested dataset, or of the one that the runs share."""
+    from smi.figures.sample import MAX_IMAGES, Sample, source_of
 
-    root = next((root for run in runs.values() if (root := asked.root_of(run))), None)
+    root = next((root for run in runs.values() if (root := request.root_of(run))), None)
     return Sample(
-        source_of(runs, asked.data), root, asked.images or MOST, asked.seed, asked.num_workers
-    ).found()
+        source_of(runs, request.data),
+        root,
+        request.images or MAX_IMAGES,
+        request.seed,
+        request.runtime.num_workers,
+    ).with_existing_split()
 
 
-def _encoder(asked: Asked, run: Run) -> Any:
+def _encoder(request: FigureRequest, run: Run) -> "Pretrained":
+    """Load the encoder of a run to the requested device."""
     from smi.runs.encoder import load
 
-    return load(run.folder).to(choose_device(asked.device))
+    return load(run.folder).to(request.runtime.choose_device())
 
 
-def _features(asked: Asked) -> tuple[dict[str, Any], str]:
+def _features(request: FigureRequest) -> "tuple[dict[str, Features], str]":
+    """Return the features of the same images under each run, and words for the images."""
     from smi.figures.sample import features
 
-    runs = asked.called()
-    sample = _sample(asked, runs)
-    return {
-        name: features(_encoder(asked, run), sample) for name, run in runs.items()
-    }, sample.described
+    runs = request.named_runs()
+    sample = _sample(request, runs)
+    rows = {name: features(_encoder(request, run), sample) for name, run in runs.items()}
+    return rows, sample.described
+
+
+# ------------------------------------------------------------------------------- the catalogue
 
 
 @dataclass(frozen=True)
 class Figure:
-    sentence: str
-    make: Callable[[Asked], Any]
-    least: int = 1  # runs
-    rows: int | None = (
-        None  # of a comparison so many at most, the first seed of each; None: all its runs
-    )
+    """Describe a figure and hold the function that draws it.
+
+    max_rows: the number of rows of a comparison to show, with the first seed of each; None shows
+    all of its runs.
+    """
+
+    description: str
+    draw: Callable[[FigureRequest], Any]
+    min_runs: int = 1
+    max_rows: int | None = None
 
 
 FIGURES = {
     "landscape": Figure(
-        "what a pair of some correlation costs under SMI and Barlow Twins; of a run, real pairs of views",
+        "cost of a pair by its correlation under SMI and Barlow Twins; with a run, real pairs",
         _landscape,
-        0,
-        1,
+        min_runs=0,
+        max_rows=1,
     ),
-    "gradient-norm": Figure(
-        "norm of the gradient at every step, rolling mean of 50", _gradient_norm
-    ),
-    "feature-std": Figure("spread of features over training", _feature_std),
+    "gradient-norm": Figure("gradient norm at every step, rolling mean of 50", _gradient_norm),
+    "feature-std": Figure("feature std over training", _feature_std),
     "accuracy-std": Figure(
-        "accuracy of a linear classifier against the spread of features, of several runs",
-        _accuracy_std,
-        2,
+        "linear accuracy against feature std, for several runs", _accuracy_std, min_runs=2
     ),
     "ratio": Figure("redundancy ÷ alignment over training", _ratio),
     "std-summary": Figure(
-        "a row for each data set: spread of features over training, and accuracy", _std_summary
+        "one row per dataset: feature std over training, and linear accuracy", _std_summary
     ),
     "linear-curves": Figure(
         "training and held-out accuracy over the epochs of the linear evaluation", _linear_curves
     ),
     "eigenspectrum": Figure(
-        "how many directions features use: cumulative explained variance", _eigenspectrum, rows=99
+        "cumulative explained variance of features: how many directions they use",
+        _eigenspectrum,
+        max_rows=99,
     ),
     "variance-violin": Figure(
-        "how evenly the coordinates of features vary", _variance_violin, rows=99
+        "variances of the coordinates of features: how evenly they vary",
+        _variance_violin,
+        max_rows=99,
     ),
     "energy-maps": Figure(
-        "where encoders look: length of a late feature map, over some images", _energy_maps, rows=99
+        "where encoders look: the norm of a late feature map over images",
+        _energy_maps,
+        max_rows=99,
     ),
-    "tsne": Figure("features of held-out images in three dimensions, by class", _tsne, rows=99),
+    "tsne": Figure(
+        "features of held-out images in three dimensions by t-SNE, coloured by class",
+        _tsne,
+        max_rows=99,
+    ),
 }
 
 
-def print_figures() -> None:
-    for name, figure in FIGURES.items():
-        print(f"{name:17}{figure.sentence}")
+@dataclass(frozen=True)
+class FigureList:
+    """Hold the names and descriptions of figures."""
+
+    descriptions: Mapping[str, str]
+
+    def text(self) -> str:
+        """Return one line for each figure."""
+        return "\n".join(f"{name:17}{words}" for name, words in self.descriptions.items())
+
+    def plain(self) -> list[dict[str, str]]:
+        """Return a record for each figure."""
+        return [{"figure": name, "description": words} for name, words in self.descriptions.items()]
 
 
-def write_figure(name: str, sources: Sequence[str | Path], out: str | Path, **asked: Any) -> Path:
-    """Write a figure of runs to FILE.html, which opens without a network, or to FILE.svg or FILE.png; give its path.
+def list_figures() -> FigureList:
+    """Return the names and descriptions of all figures.
 
-    sources: folders of runs. What else can be asked: see `draw_figure`.
+    print(list_figures().text())
+    """
+    return FigureList({name: figure.description for name, figure in FIGURES.items()})
+
+
+# ---------------------------------------------------------------------------- drawing and writing
+
+
+def write_figure(
+    name: str,
+    sources: Sequence[str | Path],
+    out: str | Path,
+    *,
+    data: str | Path | None = None,
+    images: int | None = None,
+    seed: int = 0,
+    runtime: Runtime = Runtime(),
+    quiet: bool = False,
+) -> Path:
+    """Draw a figure of runs, write it to FILE.html, FILE.svg or FILE.png, and return the path.
+
+    write_figure("ratio", ["runs/smi", "runs/bt"], "ratio.html")
+
+    An HTML file opens without a network. `draw_figure` explains the other arguments.
     """
     out = expand(out)
-    _found(name)
+    figure = _find(name)
     _check(out)
-    save_figure(draw_figure(name, sources, **asked), name, out)
-    print(f"{printable(str(out))}: {FIGURES[name].sentence}")
+    with quietly(quiet):
+        drawn = draw_figure(name, sources, data=data, images=images, seed=seed, runtime=runtime)
+        save_figure(drawn, name, out)
+        say(f"{printable(str(out))}: {figure.description}")
     return out
 
 
@@ -293,58 +341,51 @@ def draw_figure(
     sources: Sequence[str | Path],
     *,
     data: str | Path | None = None,
-    root: str | Path | None = None,
     images: int | None = None,
     seed: int = 0,
-    device: str | None = None,
-    num_workers: int | None = None,
+    runtime: Runtime = Runtime(),
 ) -> Any:
-    """A figure of plotly's, to be shown or saved.
+    """Draw a figure of runs and return it as a plotly figure.
 
-    sources: folders of runs, or of comparisons, which stand for their finished runs; figures that take long have the first seed of each of
-    their rows. data: images that features are taken of, or accuracies on; None: what the runs were pretrained on. images: so
-    many at most. seed: which images, and t-SNE's start.
+    draw_figure("tsne", ["runs/smi"], images=500).show()
+
+    sources: folders of runs or of comparisons. A comparison stands for its finished runs; figures
+    that take long show the first seed of each row.
+    data: the dataset to compute features of, or to read accuracies on; None is the one that the
+    runs were pretrained on.
+    images: the largest number of images. seed: chooses the images, and starts t-SNE.
     """
-    figure = _found(name)
-    sources = collect_runs(sources, max_rows=figure.rows)
-    if len(sources) < figure.least:
-        raise UserError(
-            f"the figure {name} takes {'a run' if figure.least == 1 else f'{figure.least} runs'} or more, not {len(sources)}"
-        )
-    asked = Asked(
-        tuple(Run(source) for source in sources),
-        None if data is None else str(data),
-        None if root is None else expand(root),
-        images,
-        seed,
-        device,
-        num_workers,
-    )
-    if choose_device(device).type == "cpu":
-        keep_memory()
-    return figure.make(asked)
+    figure = _find(name)
+    folders = collect_runs(sources, max_rows=figure.max_rows)
+    if len(folders) < figure.min_runs:
+        needed = "a run" if figure.min_runs == 1 else f"{figure.min_runs} runs"
+        raise UserError(f"the figure {name} takes {needed} or more, not {len(folders)}")
+    runtime.choose_device()  # refuses a device that does not exist
+    runs = tuple(Run(folder) for folder in folders)
+    request = FigureRequest(runs, None if data is None else str(data), images, seed, runtime)
+    return figure.draw(request)
 
 
 def save_figure(drawn: Any, name: str, out: Path) -> None:
+    """Write a plotly figure to an .html, .svg or .png file; an existing file is replaced."""
     _check(out)
     with disk_errors(f"writing {out}"):
         write_whole(out, lambda partial: _write(drawn, partial, out.suffix.lower(), name))
 
 
-def _found(name: str) -> Figure:
+def _find(name: str) -> Figure:
     if name not in FIGURES:
-        close = difflib.get_close_matches(name, FIGURES, 1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(FIGURES)}"
-        raise UserError(f"there is no figure {name!r}: {hint}")
+        raise UserError(f"there is no figure {name!r}: {suggest(name, FIGURES)}")
     return FIGURES[name]
 
 
 def _check(out: Path) -> None:
-    """Before anything is computed."""
+    """Validate the path before the long computation."""
     suffix = out.suffix.lower()
     if suffix not in SUFFIXES:
         raise UserError(
-            f"a figure is a file that ends in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, not {out.name!r}"
+            f"the file of a figure ends in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, "
+            f"not {out.name!r}"
         )
     if not out.parent.is_dir():
         raise UserError(f"there is no folder {out.parent} to write {out.name} to")
@@ -353,34 +394,39 @@ def _check(out: Path) -> None:
             import kaleido  # noqa: F401
         except ImportError as error:
             raise UserError(
-                f"{suffix} needs the package kaleido: pip install 'smi-ssl[figures]', and Chrome or Chromium (.html needs neither)"
+                f"{suffix} needs the package kaleido (pip install 'smi-ssl[figures]') and Chrome "
+                "or Chromium; .html needs neither"
             ) from error
 
 
 def _write(figure: Any, partial: Path, suffix: str, name: str) -> None:
-    if suffix == ".html":
-        from smi.figures.style import write_html
+    from smi.figures.style import write_html
 
-        return write_html(figure, partial, f"smi: {name}")
-    partial.write_bytes(_image(figure, suffix.removeprefix(".")))
-    return None
+    if suffix == ".html":
+        description = FIGURES[name].description if name in FIGURES else ""
+        write_html(figure, partial, name, f"{description[:1].upper()}{description[1:]}.")
+    else:
+        partial.write_bytes(_image(figure, suffix.removeprefix(".")))
 
 
 def _image(figure: Any, format: str) -> bytes:
-    """By way of a browser, which kaleido starts; MathJax, which no figure has need of, is not asked of the network."""
+    """Draw an SVG or a PNG in a browser, which kaleido starts.
+
+    No figure needs MathJax, so kaleido does not load it from the network.
+    """
     import plotly.io
 
     from smi.figures.style import harmless
 
     plotly.io.defaults.mathjax = None
+    scale = PNG_SCALE if format == "png" else 1
     try:
-        found: bytes = harmless(figure).to_image(
-            format=format, scale=SCALE if format == "png" else 1
-        )
+        image: bytes = harmless(figure).to_image(format=format, scale=scale)
     except Exception as error:
         if "chrome" in f"{type(error).__name__} {error}".lower():
             raise UserError(
-                f".{format} is drawn by Chrome or Chromium, and kaleido found or could start none: install one (.html needs none)"
+                f".{format} needs Chrome or Chromium, and kaleido could not find or start one: "
+                "install one (.html needs none)"
             ) from error
         raise
-    return found
+    return image

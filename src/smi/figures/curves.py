@@ -1,4 +1,4 @@
-"""How training went: the loss, the accuracy of nearest neighbours and the effective rank of features. Of several seeds their mean."""
+"""Draw the course of training: the loss, the kNN accuracy and the effective rank of features."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,19 +7,18 @@ from plotly import graph_objects as go
 from smi.errors import UserError
 from smi.figures.series import Series, add_lines, add_series, series
 from smi.figures.style import finish, frame, from_zero, legend
-from smi.runs.names import about_seeds, by_seed, setting
+from smi.runs.names import named_seed_groups, seed_caption, shared_settings
 from smi.runs.run import Run
 
 
 def loss(runs: Mapping[str, Run]) -> go.Figure:
-    """Of several objectives from the first value to the lowest: theirs are numbers of different sizes, some of them negative."""
-    figure, groups = go.Figure(), by_seed(runs)
+    """Draw the loss; several objectives are scaled from their first to their lowest value.
 
-    def fall(run: Run) -> Series:
-        epochs, values = series(run, "loss")
-        return epochs, _fall(values)
-
-    caption = f"The loss while pretraining ({setting(runs.values())})"
+    Losses of different objectives have different sizes, and some are negative.
+    """
+    figure = go.Figure()
+    groups = named_seed_groups(runs)
+    caption = f"Loss during pretraining ({shared_settings(runs.values())})"
     if len(groups) == 1:
         add_series(figure, runs, "loss")
         frame(figure, x="epoch", y="loss")
@@ -28,22 +27,29 @@ def loss(runs: Mapping[str, Run]) -> go.Figure:
         add_lines(
             figure,
             groups,
-            fall,
+            _scaled_loss,
             hover="epoch %{x:.1f}: %{customdata:.4g}",
-            said=lambda run: series(run, "loss"),
+            hover_series_of=lambda run: series(run, "loss"),
         )
         frame(figure, x="epoch", y="loss, between its first and lowest value")
         figure.update_yaxes(tickformat=".0%")
         caption += (
-            ": 100 % is the first that was logged (of a run that began with its lowest, the highest), 0 % the lowest of that run. Losses "
-            "of different objectives are numbers of different sizes, so no curve says which encoder is better."
+            ": 100 % is the first logged value (the highest, if a run began with its lowest), "
+            "0 % the lowest value of the run. Losses of different objectives have different "
+            "sizes, so the curves do not show which encoder is better."
         )
     from_zero(figure)
     legend(figure)
-    return finish(figure, f"{caption}{about_seeds(groups)}")
+    return finish(figure, f"{caption}{seed_caption(groups)}")
 
 
-def _fall(values: Sequence[float]) -> list[float]:
+def _scaled_loss(run: Run) -> Series:
+    epochs, values = series(run, "loss")
+    return epochs, _scale_to_first(values)
+
+
+def _scale_to_first(values: Sequence[float]) -> list[float]:
+    """Scale values so that the lowest is 0 and the first, or else the highest, is 1."""
     if not values:
         return []
     low = min(values)
@@ -52,13 +58,15 @@ def _fall(values: Sequence[float]) -> list[float]:
 
 
 def probe(runs: Mapping[str, Run]) -> go.Figure:
-    """What runs with labels measured as they trained."""
-    probes = next((found for run in runs.values() if (found := run.probes())), None)
+    """Draw the kNN accuracy that runs with labels measured during training."""
+    probes = next((lines for run in runs.values() if (lines := run.probes())), None)
     if not probes:
         raise UserError(
-            "none of these runs measured its accuracy while it trained: that takes labels, and log.probe_every above 0"
+            "none of these runs measured its accuracy during training: that needs labels, and "
+            "log.probe_every above 0"
         )
-    figure, groups = go.Figure(), by_seed(runs)
+    figure = go.Figure()
+    groups = named_seed_groups(runs)
 
     def accuracy(run: Run) -> Series:
         lines = run.probes()
@@ -76,12 +84,13 @@ def probe(runs: Mapping[str, Run]) -> go.Figure:
     )
     return finish(
         figure,
-        f"Accuracy of nearest neighbours{images} while pretraining ({setting(runs.values())}). No label takes part in pretraining."
-        f"{about_seeds(groups)}",
+        f"Accuracy of nearest neighbours{images} during pretraining "
+        f"({shared_settings(runs.values())}). Pretraining uses no labels.{seed_caption(groups)}",
     )
 
 
 def effective_rank(runs: Mapping[str, Run]) -> go.Figure:
+    """Draw the effective rank of the features of each logged batch."""
     figure = go.Figure()
     add_series(figure, runs, "effective_rank")
     if not figure.data:
@@ -92,6 +101,7 @@ def effective_rank(runs: Mapping[str, Run]) -> go.Figure:
     legend(figure)
     return finish(
         figure,
-        f"How many directions the features of a batch fill while pretraining ({setting(runs.values())}): the exponential of the entropy of "
-        f"the spectrum of their covariance. 1 is collapse to a line.{about_seeds(by_seed(runs))}",
+        "Number of directions that the features of a batch use during pretraining "
+        f"({shared_settings(runs.values())}): the exponential of the entropy of the spectrum of "
+        f"their covariance. 1 is collapse to a line.{seed_caption(named_seed_groups(runs))}",
     )

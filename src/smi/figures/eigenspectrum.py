@@ -1,4 +1,4 @@
-"""How many directions features use: the share of their variance in the first k eigenvectors of their covariance, against k."""
+"""Draw the cumulative explained variance of features against the number of eigenvectors."""
 
 from collections.abc import Mapping
 
@@ -8,54 +8,37 @@ from plotly import graph_objects as go
 from torch import Tensor
 
 from smi.errors import UserError
-from smi.figures.style import INK, SMALL, finish, frame, legend, looks, plain
-from smi.runs.names import about_seeds, by_seed, firsts
+from smi.figures.series import thin_line
+from smi.figures.style import SMALL, Look, finish, frame, legend, looks, plain
+from smi.pages.palette import INK
+from smi.runs.names import first_runs, named_seed_groups, seed_caption
 from smi.runs.run import Run
 
-MOST = 0.9  # the share that is marked
+MARKED_SHARE = 0.9  # of the variance; the legend counts the eigenvectors that reach it
+MARKER_SIZE = 8
+NUM_MARKERS = 9
+
+Shares = NDArray[np.float64]
 
 
 def eigenspectrum(runs: Mapping[str, Run], features: Mapping[str, Tensor], *, of: str) -> go.Figure:
-    """features: h [n, F] of each run, of the same images. of: which images, in words."""
+    """Draw the figure from the features h [n, F] of each run; `of` describes the images."""
     count = len(next(iter(features.values())))
-    return of_shares(
-        runs, {name: cumulative_variance(h.numpy()) for name, h in features.items()}, count, of=of
-    )
+    shares = {name: cumulative_variance(h.numpy()) for name, h in features.items()}
+    return draw_shares(runs, shares, count, of=of)
 
 
-def of_shares(
-    runs: Mapping[str, Run], found: Mapping[str, NDArray[np.float64]], count: int, *, of: str
+def draw_shares(
+    runs: Mapping[str, Run], shares: Mapping[str, Shares], count: int, *, of: str
 ) -> go.Figure:
-    """found: what `cumulative_variance` gave for each run, of so many images."""
-    figure, groups = go.Figure(), by_seed(runs)
-    by_folder = {run.folder: found[name] for name, run in runs.items()}
-    for name, look in looks(firsts(groups)).items():
-        every = {int(run.config["seed"]): by_folder[run.folder] for run in groups[name]}
-        for seed, shares in every.items() if len(every) > 1 else ():
-            figure.add_scatter(
-                x=np.arange(1, len(shares) + 1),
-                y=100 * shares,
-                name=plain(f"{name}, seed {seed}"),
-                legendgroup=name,
-                showlegend=False,
-                mode="lines",
-                line={"color": look.colour, "width": 0.9},
-                opacity=0.45,
-                hovertemplate=f"{plain(name)}, seed {seed}: first %{{x}} have %{{y:.1f}} %<extra></extra>",
-            )
-        shares = np.mean(list(every.values()), axis=0)
-        figure.add_scatter(
-            x=np.arange(1, len(shares) + 1),
-            y=100 * shares,
-            name=plain(f"{name}: {int(np.argmax(shares >= MOST)) + 1} for {100 * MOST:.0f} %"),
-            legendgroup=name,
-            mode="lines+markers",
-            line=look.line(),
-            marker=look.marker(most=0)
-            | {"size": _sizes(len(shares)), "opacity": 1, "line": {"width": 0}},
-            hovertemplate=f"{plain(name)}: first %{{x}} have %{{y:.1f}} %<extra></extra>",
-        )
-    figure.add_hline(y=100 * MOST, line={"color": INK, "width": 1, "dash": "dot"})
+    """Draw the figure from the `cumulative_variance` of each run over `count` images."""
+    figure = go.Figure()
+    groups = named_seed_groups(runs)
+    by_folder = {run.folder: shares[name] for name, run in runs.items()}
+    for name, look in looks(first_runs(groups)).items():
+        seeds = {int(run.config["seed"]): by_folder[run.folder] for run in groups[name]}
+        _add_shares(figure, name, seeds, look)
+    figure.add_hline(y=100 * MARKED_SHARE, line={"color": INK, "width": 1, "dash": "dot"})
     frame(figure, x="eigenvectors", y="cumulative explained variance, %", log_x=True)
     figure.update_yaxes(range=[0, 103])
     longest = max(len(trace.x) for trace in figure.data)
@@ -66,25 +49,56 @@ def of_shares(
     )
     legend(figure, log_x=True)
     figure.update_layout(legend_itemsizing="constant")
-    dims = sorted({len(shares) for shares in found.values()})
-    few = f" So few images span {count - 1} directions at most." if count <= max(dims) else ""
+    dims = sorted({len(values) for values in shares.values()})
+    few = f" {count} images span at most {count - 1} directions." if count <= max(dims) else ""
     return finish(
         figure,
-        f"Share of the variance of features in the first eigenvectors of their covariance: {count:,} {of}, "
-        f"{' or '.join(map(str, dims))} coordinates. A curve that rises early uses few directions; the dotted line is at 90 %."
-        f"{few}{about_seeds(groups)}",
+        "Share of the variance of features in the first eigenvectors of their covariance: "
+        f"{count:,} {of}, {' or '.join(map(str, dims))} coordinates. A curve that rises early uses "
+        f"few directions; the dotted line is at {100 * MARKED_SHARE:.0f} %."
+        f"{few}{seed_caption(groups)}",
     )
 
 
-def _sizes(count: int) -> NDArray[np.int64]:
-    """Of markers: a few, evenly along a logarithmic axis."""
+def _add_shares(figure: go.Figure, name: str, seeds: Mapping[int, Shares], look: Look) -> None:
+    """Add a thin line for each of several seeds, and their mean."""
+    hover = "first %{x} have %{y:.1f} %<extra></extra>"
+    for seed, shares in seeds.items() if len(seeds) > 1 else ():
+        figure.add_scatter(
+            x=np.arange(1, len(shares) + 1),
+            y=100 * shares,
+            name=plain(f"{name}, seed {seed}"),
+            legendgroup=name,
+            hovertemplate=f"{plain(name)}, seed {seed}: {hover}",
+            **thin_line(look),
+        )
+    mean = np.mean(list(seeds.values()), axis=0)
+    needed = int(np.argmax(mean >= MARKED_SHARE)) + 1
+    markers = {"size": _marker_sizes(len(mean)), "opacity": 1, "line": {"width": 0}}
+    figure.add_scatter(
+        x=np.arange(1, len(mean) + 1),
+        y=100 * mean,
+        name=plain(f"{name}: {needed} for {100 * MARKED_SHARE:.0f} %"),
+        legendgroup=name,
+        mode="lines+markers",
+        line=look.line(),
+        marker=look.marker(most=0) | markers,
+        hovertemplate=f"{plain(name)}: {hover}",
+    )
+
+
+def _marker_sizes(count: int) -> NDArray[np.int64]:
+    """Return sizes that show a few markers, evenly along a logarithmic axis."""
     sizes = np.zeros(count, dtype=np.int64)
-    sizes[np.unique(np.geomspace(1, count, 9).round().astype(int)) - 1] = 8
+    sizes[np.unique(np.geomspace(1, count, NUM_MARKERS).round().astype(int)) - 1] = MARKER_SIZE
     return sizes
 
 
-def cumulative_variance(h: NDArray[np.float32]) -> NDArray[np.float64]:
-    """[F], rising to 1: running sums of the covariance's eigenvalues, largest first, over their sum."""
+def cumulative_variance(h: NDArray[np.float32]) -> Shares:
+    """Return [F], rising to 1: the share of the variance in the first k eigenvectors.
+
+    These are running sums of the covariance's eigenvalues, the largest first, over their sum.
+    """
     if len(h) < 2:
         raise UserError("an eigenspectrum takes two images or more")
     centred = np.asarray(h, dtype=np.float64) - np.mean(h, axis=0, dtype=np.float64)
@@ -93,7 +107,8 @@ def cumulative_variance(h: NDArray[np.float32]) -> NDArray[np.float64]:
         eigenvalues = np.linalg.eigvalsh(centred.T @ centred / (len(h) - 1))[::-1].clip(min=0)
     if not eigenvalues.sum() > 0:
         raise UserError(
-            "features of all images are the same (or not finite), so they have no eigenspectrum: `smi doctor` says more"
+            "the features of all images are the same (or not finite), so they have no "
+            "eigenspectrum: `smi doctor` says more"
         )
-    found: NDArray[np.float64] = np.cumsum(eigenvalues) / eigenvalues.sum()
-    return found
+    shares: Shares = np.cumsum(eigenvalues) / eigenvalues.sum()
+    return shares

@@ -1,4 +1,7 @@
-"""Feature std over training: of features of length 1, the std of each coordinate over the batch, averaged over coordinates."""
+"""Draw feature std over training.
+
+Features are scaled to length 1. Their std over the batch is averaged over coordinates.
+"""
 
 from collections.abc import Mapping
 
@@ -7,31 +10,31 @@ from plotly import graph_objects as go
 from smi.errors import UserError
 from smi.figures.series import add_series
 from smi.figures.style import finish, frame, from_zero, legend
-from smi.runs.names import about_seeds, by_seed, setting
+from smi.runs.names import named_seed_groups, seed_caption, shared_settings
 from smi.runs.run import Run
 
 
 def feature_std(runs: Mapping[str, Run]) -> go.Figure:
+    """Draw the feature std that runs logged."""
     figure = go.Figure()
     add_series(figure, runs, "feature_std")
     if not figure.data:
-        raise UserError("none of these runs has logged a feature_std")
+        raise UserError("none of these runs has logged feature_std")
     frame(figure, x="epoch", y="feature std")
     from_zero(figure)
     legend(figure)
     return finish(
         figure,
-        f"Spread of features while pretraining ({setting(runs.values())}): the std over the batch of each coordinate of features of length "
-        f"1, averaged over coordinates.{limit(runs)}{about_seeds(by_seed(runs))}",
+        f"Feature std during pretraining ({shared_settings(runs.values())}): the std over the "
+        "batch of each coordinate of features of length 1, averaged over coordinates."
+        f"{_maximum(runs)}{seed_caption(named_seed_groups(runs))}",
     )
 
 
-def limit(runs: Mapping[str, Run]) -> str:
-    """What there can be at most, where all have so many coordinates."""
+def _maximum(runs: Mapping[str, Run]) -> str:
+    """Return a sentence with the largest possible value, if all runs have the same dimension."""
     dims = {run.about.get("feature_dim") for run in runs.values()}
     dim = next(iter(dims))
-    return (
-        f" With {dim} coordinates it can be {dim**-0.5:.3g} at most; 0 is collapse."
-        if len(dims) == 1 and dim
-        else ""
-    )
+    if len(dims) > 1 or not dim:
+        return ""
+    return f" With {dim} coordinates its maximum is {dim**-0.5:.3g}; 0 is collapse."

@@ -1,5 +1,6 @@
-"""The gradient's norm at every step: a rolling mean, on a logarithmic axis."""
+"""Draw the gradient norm of every step as a rolling mean on a logarithmic axis."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -9,45 +10,49 @@ from plotly import graph_objects as go
 from smi.errors import UserError
 from smi.figures.series import Series, add_lines, lines_of
 from smi.figures.style import finish, frame, from_zero, legend
-from smi.runs.names import about_seeds, by_seed, setting
+from smi.runs.names import named_seed_groups, seed_caption, shared_settings
 from smi.runs.run import Run
 
 WINDOW = 50  # steps, as in the paper
-MOST = 2000  # points of a line: more can be neither seen nor printed
+MAX_LINE_POINTS = 2000  # more can be neither seen nor printed
 
 
 def gradient_norm(runs: Mapping[str, Run], *, window: int = WINDOW) -> go.Figure:
-    figure, groups = go.Figure(), by_seed(runs)
+    """Draw the mean gradient norm of the last `window` steps."""
+    figure = go.Figure()
+    groups = named_seed_groups(runs)
     longest = max((len(per_step(run)[0]) for run in runs.values()), default=1)
-    every = max(1, -(-longest // MOST))  # the same steps of every run, so that seeds have a mean
+    # All runs show the same steps, so that seeds have a mean.
+    interval = max(1, math.ceil(longest / MAX_LINE_POINTS))
 
     def smooth(run: Run) -> Series:
         steps, norms = per_step(run)
-        shown = steps % every == 0
+        shown = steps % interval == 0
         shown[-1:] = True
         return steps[shown].tolist(), rolling_mean(norms, window)[shown].tolist()
 
     add_lines(figure, groups, smooth, hover="step %{x}: %{y:.4g}")
     frame(figure, x="step", y="gradient norm", log_y=True)
     from_zero(figure)
-    _whole_decades(figure)
+    _show_powers_of_ten(figure)
     legend(figure, log_y=True)
     return finish(
         figure,
-        f"Norm of the gradient while pretraining ({setting(runs.values())}): the mean of the last {window} steps, or of as many as there "
-        f"were so far.{about_seeds(groups)}",
+        f"Gradient norm during pretraining ({shared_settings(runs.values())}): the mean of the "
+        f"last {window} steps, or of all steps so far.{seed_caption(groups)}",
     )
 
 
 def per_step(run: Run) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Steps from 1 on, and the norm at each."""
+    """Return the steps, counted from 1, and the gradient norm of each."""
     steps: list[int] = []
     norms: list[float] = []
     for line in lines_of(run):
         values = (line.get("per_step") or {}).get("gradient_norm")
         if not values:
             raise UserError(
-                f"{run.folder / 'metrics.jsonl'} has no gradient norm of every step (per_step): pretrain it again"
+                f"{run.folder / 'metrics.jsonl'} has no gradient norm of every step (per_step): "
+                "pretrain it again"
             )
         steps += range(line["step"] - len(values) + 1, line["step"] + 1)
         norms += [np.nan if value is None else value for value in values]
@@ -55,22 +60,22 @@ def per_step(run: Run) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
 
 
 def rolling_mean(values: Sequence[float] | NDArray[np.float64], window: int) -> NDArray[np.float64]:
-    """Of the last `window` values, or of as many as there were so far; what is no number is left out.
+    """Return the mean of the last `window` values, or of all so far; NaN is skipped.
 
-    Each window is summed for itself: running sums would drag what was very large once, or no number, along with them.
+    Each window is summed separately: a running sum would carry one huge value, or a NaN, along.
     """
     numbers = np.asarray(values, dtype=np.float64)
     padded = np.concatenate([np.full(window - 1, np.nan), numbers])
     windows = np.lib.stride_tricks.sliding_window_view(padded, window)
-    known = np.isfinite(windows)
-    count = known.sum(axis=1)
-    sums = np.where(known, windows, 0.0).sum(axis=1)
-    found: NDArray[np.float64] = np.where(count > 0, sums / np.maximum(count, 1), np.nan)
-    return found
+    finite = np.isfinite(windows)
+    count = finite.sum(axis=1)
+    sums = np.where(finite, windows, 0.0).sum(axis=1)
+    means: NDArray[np.float64] = np.where(count > 0, sums / np.maximum(count, 1), np.nan)
+    return means
 
 
-def _whole_decades(figure: go.Figure) -> None:
-    """An axis with no power of ten on it says nothing: one that spans less than a decade is widened to the powers around."""
+def _show_powers_of_ten(figure: go.Figure) -> None:
+    """Widen an axis of less than a decade to the powers of ten around it, so it has labels."""
     values = np.concatenate([np.asarray(trace.y, dtype=np.float64) for trace in figure.data])
     values = values[np.isfinite(values) & (values > 0)]
     if len(values):

@@ -1,8 +1,11 @@
-"""What a pair of correlation ρ costs and how hard it is pulled, under SMI and Barlow Twins; beneath, real pairs of views. N pairs."""
+"""Draw the cost of a pair with correlation ρ, and its slope, under SMI and Barlow Twins.
 
-from collections.abc import Callable, Sequence
+Real pairs of views can be shown beneath. N pairs.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,57 +18,94 @@ from smi.data import Batch
 from smi.errors import UserError
 from smi.evaluation.features import evaluation_mode
 from smi.figures.pictures import add_picture
-from smi.figures.style import AXIS, DASHES, FONT, INK, finish, frame
-from smi.losses.smi import correlation, dependency, logcosh
+from smi.figures.style import AXIS, DASHES, FONT, TOP_LEGEND, finish, frame, looks_by_method
+from smi.losses.smi import correlation, dependency, logcosh, smi_loss
 from smi.methods import Method
+from smi.pages.palette import INK, WHITE
+from smi.runs.names import display_row_name
 from smi.views import Views
+from smi.views.normalisation import unnormalise
 
-SHARES = {
-    "low": (0.01, 0.04),
-    "middle": (0.49, 0.52),
-    "high": (0.96, 0.99),
-}  # quantiles of the pairs that are shown
-STEEPEST = 5.0  # where the axis of slopes ends: SMI's have no bound but eps
-CURVES, PAIR = 380, 132  # pixels: heights of panels
-LEAST = 16  # pairs to choose from
+# The quantiles of the pairs that are shown, by level: one of the first row, one of the second.
+QUANTILES = {"low": (0.01, 0.04), "middle": (0.49, 0.52), "high": (0.96, 0.99)}
+MAX_COST = 4.2  # the end of the left axis
+MAX_SLOPE = 5.0  # the end of the right axis: only eps bounds the slopes of SMI
+CURVES_HEIGHT = 380  # pixels of a panel
+PAIR_HEIGHT = 132
+PAIR_GAP = 34  # pixels between rows of pairs
+MIN_PAIRS = 16
+SMI = "SMI"
+BARLOW_TWINS = "BarlowTwins"
+CURVE_DASHES = (DASHES[0], DASHES[1], DASHES[3], DASHES[2])
+
+Floats = NDArray[np.float64]
+Pixels = NDArray[np.uint8]
+
+
+def _default(name: str) -> float:
+    """Return the default of one of smi_loss's arguments."""
+    return float(inspect.signature(smi_loss).parameters[name].default)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """SMI's settings."""
+    """Hold the settings of SMI that shape the cost of a pair."""
 
-    target: float = 1.0
-    shift: float = 0.06
-    eps: float = 1e-6
+    target: float = _default("target")
+    shift: float = _default("shift")
+    eps: float = _default("eps")
+
+    def alignment(self, rho: Tensor) -> Tensor:
+        """Return the cost of two views of one sample."""
+        return logcosh(dependency(rho, self.eps) - self.target)
+
+    def redundancy(self, rho: Tensor) -> Tensor:
+        """Return the cost of views of two samples, before its weight."""
+        return logcosh(dependency(rho, self.eps) + self.shift)
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Views of the same images as pixels, and the correlation of their embeddings."""
+    """Hold two views of each image as pixels, and the correlation of their embeddings."""
 
-    first: NDArray[np.uint8]  # [N, S, S, 3]
-    second: NDArray[np.uint8]
-    rho: NDArray[np.float64]  # [N]
-    m: NDArray[np.float64]  # [N], nats
+    first: Pixels  # [N, S, S, 3]
+    second: Pixels
+    rho: Floats  # [N]
+    m: Floats  # [N], the dependency in nats
 
 
-def curves(
-    shape: Shape, points: int = 999
-) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]]:
-    """ρ, the value and |dL/dρ| of one pair, before the redundancy's weight."""
-    found = {}
-    terms: dict[str, Callable[[Tensor], Tensor]] = {
-        "SMI, alignment": lambda rho: logcosh(dependency(rho, shape.eps) - shape.target),
-        "SMI, redundancy": lambda rho: logcosh(dependency(rho, shape.eps) + shape.shift),
-        "Barlow Twins, alignment": lambda rho: (1 - rho).square(),
-        "Barlow Twins, redundancy": torch.square,
-    }
-    for name, term in terms.items():
+@dataclass(frozen=True)
+class Curve:
+    """Hold the cost and the slope |dL/dρ| of one term at each correlation."""
+
+    method: str
+    term: str
+    rho: Floats
+    value: Floats
+    slope: Floats
+
+    @property
+    def name(self) -> str:
+        """Return the display name of the method, and the term."""
+        return f"{display_row_name(self.method)}, {self.term}"
+
+
+def curves(shape: Shape, points: int = 999) -> Iterator[Curve]:
+    """Yield both terms of both methods for one pair, before the redundancy's weight."""
+    terms: list[tuple[str, str, Callable[[Tensor], Tensor]]] = [
+        (SMI, "alignment", shape.alignment),
+        (SMI, "redundancy", shape.redundancy),
+        (BARLOW_TWINS, "alignment", lambda rho: (1 - rho).square()),
+        (BARLOW_TWINS, "redundancy", torch.square),
+    ]
+    for method, term, cost in terms:
         rho = torch.linspace(-1, 1, points + 2, dtype=torch.float64)[1:-1].clone().requires_grad_()
-        value = term(rho)
+        value = cost(rho)
         (slope,) = torch.autograd.grad(value.sum(), rho)
-        found[name] = (rho.detach().numpy(), value.detach().numpy(), slope.abs().numpy())
-    return found
+        yield Curve(method, term, rho.detach().numpy(), value.detach().numpy(), slope.abs().numpy())
+
+
+# ------------------------------------------------------------------------------------ figure
 
 
 def landscape(
@@ -75,12 +115,14 @@ def landscape(
     of: str = "",
     marks: Sequence[tuple[str, float]] = (),
 ) -> go.Figure:
-    """of: whose pairs they are, in words. marks: names and ρ of pairs that are shown elsewhere."""
+    """Draw both terms and their slopes, and pairs beneath if there are any.
+
+    of: describes the pairs. marks: names and ρ of pairs that are shown elsewhere.
+    """
     shape = shape or Shape()
-    shown = chosen(pairs) if pairs is not None else []
-    rows = 1 + len(shown)
+    shown = choose_pairs(pairs) if pairs is not None else []
     figure = make_subplots(
-        rows=rows,
+        rows=1 + len(shown),
         cols=6,
         specs=[
             [{"colspan": 3}, None, None, {"colspan": 3}, None, None],
@@ -88,89 +130,84 @@ def landscape(
         ],
         horizontal_spacing=0.07,
     )
-    for number, (name, (rho, value, slope)) in enumerate(curves(shape).items()):
-        line = {
-            "color": ("#0072b2", "#d55e00")[number // 2],
-            "dash": DASHES[(0, 1, 3, 2)[number]],
-            "width": 2.4,
-            "simplify": False,
-        }
-        for column, (y, letter) in enumerate(((value, "L"), (slope, "|dL/dρ|"))):
-            figure.add_scatter(
-                x=rho,
-                y=y,
-                name=name,
-                legendgroup=name,
-                showlegend=column == 0,
-                mode="lines",
-                line=line,
-                hovertemplate=f"ρ = %{{x:.3f}}: {letter} = %{{y:.4g}}",
-                row=1,
-                col=1 + 3 * column,
-            )
+    _add_curves(figure, shape)
     if pairs is not None:
-        marks = [
-            (title(pairs, level, i), float(pairs.rho[i]))
-            for row in shown
-            for level, i in row.items()
-        ]
-        for row, some in enumerate(shown, 2):
-            for column, (level, i) in enumerate(some.items()):
-                place = {"row": row, "col": 1 + 2 * column}
-                add_picture(figure, side_by_side(pairs.first[i], pairs.second[i]), **place)
-                _caption(figure, title(pairs, level, i), **place)
+        marks = _add_pairs(figure, pairs, shown)
     if marks:
-        _mark(figure, marks, shape)
+        _add_marks(figure, marks, shape)
     frame(figure, x="correlation ρ of a pair", y="objective L(ρ)", row=1, col=1)
     frame(figure, x="correlation ρ of a pair", y="sensitivity |dL/dρ|", row=1, col=4)
-    figure.update_yaxes(range=[0, 4.2], row=1, col=1)
-    figure.update_yaxes(range=[0, STEEPEST], row=1, col=4)
+    figure.update_yaxes(range=[0, MAX_COST], row=1, col=1)
+    figure.update_yaxes(range=[0, MAX_SLOPE], row=1, col=4)
     figure.update_xaxes(range=[-1, 1], row=1)
     height = _stack(figure, len(shown))
     figure.update_annotations(font_size=FONT)
-    figure.update_layout(
-        legend={
-            "orientation": "h",
-            "x": 0,
-            "y": 1,
-            "yref": "container",
-            "yanchor": "top",
-            "font": {"size": FONT},
-        }
-    )
-    beneath = (
-        f" Beneath, positive pairs of {of}: two views of one image, of low, middle and high dependency M = −½ log(1 − ρ² + ε) of their "
-        "embeddings; triangles mark them on SMI's alignment."
-        if pairs is not None
-        else f" Triangles mark positive pairs of {of} on SMI's alignment."
-        if marks
-        else ""
-    )
+    figure.update_layout(legend=TOP_LEGEND | {"font": {"size": FONT}})
     return finish(
         figure,
-        f"What one pair adds to the objective, and its slope. SMI: logcosh(M(ρ) − {shape.target:g}) for two views of a sample (alignment) "
-        f"and logcosh(M(ρ) + {shape.shift:g}) for different samples (redundancy, before its weight λ), ε = {shape.eps:g}; Barlow Twins: "
-        f"(1 − ρ)² and ρ² for entries of its matrix of coordinates. SMI's slopes grow without bound but ε towards |ρ| = 1.{beneath}",
+        _caption(shape, of, with_pairs=pairs is not None, with_marks=bool(marks)),
         width=1000,
         height=height + 64 + AXIS + 18,
         top=64,
     )
 
 
-def _stack(figure: go.Figure, rows: int) -> int:
-    """Panels one beneath the other, as high as they need; their height together."""
-    heights, gaps = [CURVES, *[PAIR] * rows], [0, AXIS + 30, *[34] * (rows - 1)][: rows + 1]
-    total = sum(heights) + sum(gaps)
-    top = total
-    for row, (height, gap) in enumerate(zip(heights, gaps, strict=True), 1):
-        top -= gap
-        figure.update_yaxes(domain=[(top - height) / total, top / total], row=row)
-        top -= height
-    return total
+def _caption(shape: Shape, of: str, *, with_pairs: bool, with_marks: bool) -> str:
+    bt = display_row_name(BARLOW_TWINS)
+    caption = (
+        f"Cost of one pair, and its slope. SMI: logcosh(M(ρ) − {shape.target:g}) for two views of "
+        f"one sample (alignment) and logcosh(M(ρ) + {shape.shift:g}) for different samples "
+        f"(redundancy, before its weight λ), ε = {shape.eps:g}. {bt}: (1 − ρ)² and ρ² for entries "
+        "of its matrix of coordinates. Towards |ρ| = 1, only ε bounds the slopes of SMI."
+    )
+    if with_pairs:
+        caption += (
+            f" Beneath, positive pairs of {of}: two views of one image, with low, middle and high "
+            "dependency M = −½ log(1 − ρ² + ε) of their embeddings. Triangles mark them on the "
+            "alignment of SMI."
+        )
+    elif with_marks:
+        caption += f" Triangles mark positive pairs of {of} on the alignment of SMI."
+    return caption
 
 
-def _caption(figure: go.Figure, text: str, row: int, col: int) -> None:
-    """Above a panel."""
+def _add_curves(figure: go.Figure, shape: Shape) -> None:
+    """Add cost and slope of each term to the upper panels."""
+    look = looks_by_method({method: method for method in (SMI, BARLOW_TWINS)})
+    for curve, dash in zip(curves(shape), CURVE_DASHES, strict=True):
+        line = {"color": look[curve.method].colour, "dash": dash, "width": 2.4, "simplify": False}
+        for column, y, letter in ((1, curve.value, "L"), (4, curve.slope, "|dL/dρ|")):
+            figure.add_scatter(
+                x=curve.rho,
+                y=y,
+                name=curve.name,
+                legendgroup=curve.name,
+                showlegend=column == 1,
+                mode="lines",
+                line=line,
+                hovertemplate=f"ρ = %{{x:.3f}}: {letter} = %{{y:.4g}}",
+                row=1,
+                col=column,
+            )
+
+
+def _add_pairs(
+    figure: go.Figure, pairs: Pairs, rows: Sequence[dict[str, int]]
+) -> list[tuple[str, float]]:
+    """Show pairs beneath the curves; return the title and ρ of each."""
+    marks = []
+    for row, levels in enumerate(rows, 2):
+        for column, (level, i) in enumerate(levels.items()):
+            place = {"row": row, "col": 1 + 2 * column}
+            title = pair_title(pairs, level, i)
+            add_picture(figure, side_by_side(pairs.first[i], pairs.second[i]), **place)
+            _add_panel_title(figure, title, **place)
+            marks.append((title, float(pairs.rho[i])))
+    return marks
+
+
+def _add_panel_title(figure: go.Figure, text: str, row: int, col: int) -> None:
+    """Write a title above a panel."""
     x, y = (
         next(select(row=row, col=col)).plotly_name.replace("axis", "")
         for select in (figure.select_xaxes, figure.select_yaxes)
@@ -188,37 +225,18 @@ def _caption(figure: go.Figure, text: str, row: int, col: int) -> None:
     )
 
 
-def chosen(pairs: Pairs) -> list[dict[str, int]]:
-    """Rows of pairs to show: by level, the one at each of its quantiles of M."""
-    if len(pairs.m) < LEAST:
-        raise UserError(
-            f"{len(pairs.m)} pairs are too few to choose low, middle and high ones from: give {LEAST} images or more"
-        )
-    order = np.argsort(pairs.m, kind="stable")
-    return [
-        {
-            level: int(order[round(shares[row] * (len(order) - 1))])
-            for level, shares in SHARES.items()
-        }
-        for row in range(2)
-    ]
-
-
-def title(pairs: Pairs, level: str, i: int) -> str:
-    return f"{level}: M = {pairs.m[i]:.2f} (ρ = {pairs.rho[i]:.2f})".replace("-", "−")
-
-
-def _mark(figure: go.Figure, marks: Sequence[tuple[str, float]], shape: Shape) -> None:
+def _add_marks(figure: go.Figure, marks: Sequence[tuple[str, float]], shape: Shape) -> None:
+    """Mark pairs by triangles on the alignment of SMI."""
     rho = torch.tensor([rho for _, rho in marks], dtype=torch.float64)
     figure.add_scatter(
         x=rho.numpy(),
-        y=logcosh(dependency(rho, shape.eps) - shape.target).numpy(),
+        y=shape.alignment(rho).numpy(),
         name="pairs of views",
         mode="markers",
         marker={
             "symbol": "triangle-down",
             "size": 11,
-            "color": "white",
+            "color": WHITE,
             "line": {"color": INK, "width": 1.6},
         },
         text=[name for name, _ in marks],
@@ -228,8 +246,44 @@ def _mark(figure: go.Figure, marks: Sequence[tuple[str, float]], shape: Shape) -
     )
 
 
-def side_by_side(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Of one size, with a white gap between them."""
+def _stack(figure: go.Figure, num_pair_rows: int) -> int:
+    """Stack the rows of panels, each with its own height; return the total height."""
+    heights = [CURVES_HEIGHT, *[PAIR_HEIGHT] * num_pair_rows]
+    gaps = [0, AXIS + 30, *[PAIR_GAP] * (num_pair_rows - 1)][: num_pair_rows + 1]
+    total = sum(heights) + sum(gaps)
+    top = total
+    for row, (height, gap) in enumerate(zip(heights, gaps, strict=True), 1):
+        top -= gap
+        figure.update_yaxes(domain=[(top - height) / total, top / total], row=row)
+        top -= height
+    return total
+
+
+# ------------------------------------------------------------------------------------- pairs
+
+
+def choose_pairs(pairs: Pairs) -> list[dict[str, int]]:
+    """Choose two rows of pairs to show: for each level, the pair at its quantile of M."""
+    if len(pairs.m) < MIN_PAIRS:
+        raise UserError(
+            f"{len(pairs.m)} pairs are too few to choose low, middle and high ones from: give "
+            f"{MIN_PAIRS} images or more"
+        )
+    order = np.argsort(pairs.m, kind="stable")
+    last = len(order) - 1
+    return [
+        {level: int(order[round(shares[row] * last)]) for level, shares in QUANTILES.items()}
+        for row in range(2)
+    ]
+
+
+def pair_title(pairs: Pairs, level: str, i: int) -> str:
+    """Return the level, the dependency and the correlation of pair i."""
+    return f"{level}: M = {pairs.m[i]:.2f} (ρ = {pairs.rho[i]:.2f})".replace("-", "−")
+
+
+def side_by_side(first: Pixels, second: Pixels) -> Pixels:
+    """Join two images of the same size with a white gap between them."""
     gap = np.full((first.shape[0], max(1, first.shape[1] // 16), 3), 255, dtype=np.uint8)
     return np.concatenate([first, gap, second], axis=1)
 
@@ -242,43 +296,36 @@ def positive_pairs(
     *,
     seed: int = 0,
     batch_size: int = 128,
-    eps: float = 1e-6,
+    eps: float = Shape.eps,
 ) -> Pairs:
-    """images: uint8 [N, 3, H, W]. Views as training draws them; embeddings with the norms' running statistics."""
+    """Draw two views of each image as training does, and embed them.
+
+    images: uint8 [N, 3, H, W]. The embeddings use the running batch norm statistics.
+    """
     plan = views.policy.views
     if len(plan) < 2 or any(view.grid > 1 for view in plan[:2]) or plan[0].size != plan[1].size:
         raise UserError(
-            f"{type(method).__name__} has no pairs of views of one size to show: give a run of another method"
+            f"{type(method).__name__} has no pairs of views of the same size to show: give a run "
+            "of another method"
         )
     device = next(method.parameters()).device
-    found: dict[str, list[Any]] = {"first": [], "second": [], "rho": []}
+    pixels: tuple[list[Tensor], list[Tensor]] = ([], [])
+    correlations: list[Tensor] = []
     with evaluation_mode(method):
         for start in range(0, len(images), batch_size):
-            some = images[start : start + batch_size]
-            batch = Batch(some, torch.arange(start, start + len(some)), seed + start)
-            x = views(some, batch.generator())
+            part = images[start : start + batch_size]
+            batch = Batch(part, torch.arange(start, start + len(part)), seed + start)
+            x = views(part, batch.generator())
             out = method([view.to(device) for view in x], batch.to(device))
-            found["rho"].append(correlation(*(z.float().cpu().double() for z in (out.z1, out.z2))))
-            for name, view in zip(("first", "second"), x, strict=False):
-                found[name].append(_pixels(view, views))
-    rho = torch.cat(found["rho"])
+            z1, z2 = (z.float().cpu().double() for z in (out.z1, out.z2))
+            correlations.append(correlation(z1, z2))
+            for side, view in zip(pixels, x, strict=False):
+                side.append(unnormalise(view, views.policy.mean, views.policy.std))
+    rho = torch.cat(correlations)
     if not rho.isfinite().all():
         raise UserError(
-            f"embeddings of {type(method).__name__} are not finite: training diverged, so there are no pairs to show"
+            f"the embeddings of {type(method).__name__} are not finite, so there are no pairs to "
+            "show: training diverged"
         )
-    first, second = (torch.cat(found[name]).numpy() for name in ("first", "second"))
+    first, second = (torch.cat(side).permute(0, 2, 3, 1).contiguous().numpy() for side in pixels)
     return Pairs(first, second, rho.numpy(), dependency(rho, eps).numpy())
-
-
-def _pixels(x: Tensor, views: Views) -> Tensor:
-    """Normalised float [N, 3, S, S] back to uint8 [N, S, S, 3]."""
-    mean, std = (
-        torch.tensor(values)[:, None, None] for values in (views.policy.mean, views.policy.std)
-    )
-    return (
-        ((x.cpu() * std + mean).clamp(0, 1) * 255)
-        .round()
-        .to(torch.uint8)
-        .permute(0, 2, 3, 1)
-        .contiguous()
-    )

@@ -1,6 +1,7 @@
-"""Some images for a figure, and features of them. n images of S x S pixels, F coordinates.
+"""Choose images for a figure, and compute features of them.
 
-The images depend on the seed, not on the encoder: runs side by side are shown the same ones.
+The images depend on the seed, not on the encoder, so runs side by side are shown the same ones.
+n images of S x S pixels, F coordinates.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,37 +19,39 @@ from smi.data.subset import Subset
 from smi.errors import UserError
 from smi.evaluation import batches_of_features
 from smi.runs.encoder import Pretrained
-from smi.runs.names import data_of
+from smi.runs.names import dataset_name
 from smi.runs.run import Run
 from smi.seeds import derive
 from smi.terminal import Progress
 
+MAX_IMAGES = 2000
+
 
 @dataclass(frozen=True)
 class Sample:
-    """Which images, and how many of them."""
+    """Describe a random sample of the images of a dataset."""
 
-    source: str  # a set's name, or a folder
+    source: str  # a dataset's name, or a folder
     root: str | Path | None = None
-    images: int = 2000  # at most
+    images: int = MAX_IMAGES  # at most
     seed: int = 0
     num_workers: int | None = None
     split: Split = "val"
 
     @property
     def data(self) -> str:
+        """Return the name of the dataset, or of the folder."""
         return Path(self.source).name or self.source
 
     @property
     def described(self) -> str:
-        return (
-            f"held-out images of {self.data}"
-            if self.split == "val"
-            else f"images of {self.data}, all of which may be trained on"
-        )
+        """Return words for the images, such as "held-out images of digits"."""
+        if self.split == "val":
+            return f"held-out images of {self.data}"
+        return f"images of {self.data}, all of which may be trained on"
 
-    def found(self) -> "Sample":
-        """The same of all images where none are held out, as in a folder without classes."""
+    def with_existing_split(self) -> "Sample":
+        """Return a sample of all images if none are held out, as in a folder without classes."""
         root = Path(self.root) if self.root else None
         try:
             resolve(self.source, self.split, root)
@@ -59,21 +62,22 @@ class Sample:
 
     @contextmanager
     def open(self, resolution: int) -> Iterator[tuple[Store, list[str]]]:
-        """A store of the chosen images, in the order of the whole, and what each is called. Files are decoded as they are asked for."""
+        """Open a store of the chosen images, in the dataset's order, with a name for each.
+
+        Files are decoded when they are read.
+        """
         images = resolve(self.source, self.split, Path(self.root) if self.root else None)
-        files = isinstance(images, FileSet)
         store = load(
             self.source,
             self.split,
-            resolution=resolution if files else None,  # pixels are as they are
+            resolution=resolution if isinstance(images, FileSet) else None,
             root=self.root,
             num_workers=self.num_workers,
-            largest_cache=0,
+            max_cache_bytes=0,
         )
         try:
-            order = torch.randperm(
-                len(store), generator=torch.Generator().manual_seed(derive(self.seed, "figure"))
-            )
+            generator = torch.Generator().manual_seed(derive(self.seed, "figure"))
+            order = torch.randperm(len(store), generator=generator)
             chosen = order[: self.images].sort().values
             names = [
                 images.entries[i].path if isinstance(images, FileSet) else f"{self.split}/{i}"
@@ -86,7 +90,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Features:
-    """Of the images of a sample that could be read."""
+    """Hold the features of the images of a sample that could be read."""
 
     h: Tensor  # float32 [n, F]
     names: list[str]
@@ -95,33 +99,37 @@ class Features:
 
 
 def features(encoder: Pretrained, sample: Sample) -> Features:
+    """Compute the features of a sample, and leave out images that cannot be read."""
     with sample.open(encoder.resolution) as (store, names):
-        found: list[Tensor] = []
-        places: list[Tensor] = []
+        rows: list[Tensor] = []
+        indices: list[Tensor] = []
         with Progress("features", len(store), "images") as progress:
-            for h, which in batches_of_features(
+            for h, index in batches_of_features(
                 encoder, store, mean=encoder.mean, std=encoder.std, size=encoder.image_size
             ):
-                good = which == torch.arange(len(which)) + sum(
-                    len(some) for some in places
-                )  # another image stands for a file that cannot be read
-                found.append(h.float().cpu()[good])
-                places.append(which)
-                progress.advance(len(which))
-        index = torch.cat(places)
-        kept = index[index == torch.arange(len(index))]
-        labels = None if store.labels is None else store.labels[kept]
-        return Features(torch.cat(found), [names[i] for i in kept.tolist()], labels, store.classes)
+                start = sum(map(len, indices))
+                # The index differs where another image replaces a file that cannot be read.
+                readable = index == torch.arange(start, start + len(index))
+                rows.append(h.float().cpu()[readable])
+                indices.append(index)
+                progress.advance(len(index))
+        all_indices = torch.cat(indices)
+        readable = all_indices[all_indices == torch.arange(len(all_indices))]
+        labels = None if store.labels is None else store.labels[readable]
+        return Features(
+            torch.cat(rows), [names[i] for i in readable.tolist()], labels, store.classes
+        )
 
 
 def source_of(runs: Mapping[str, Run], data: str | Path | None) -> str:
-    """What was asked for, or else what all of them were pretrained on."""
+    """Return the requested dataset, or the one that all runs were pretrained on."""
     if data is not None:
         return str(data)
     sources = {str(run.config["data"]["source"]) for run in runs.values()}
     if len(sources) > 1:
+        datasets = ", ".join(sorted({dataset_name(run) for run in runs.values()}))
         raise UserError(
-            f"these runs were pretrained on different images ({', '.join(sorted({data_of(run) for run in runs.values()}))}): name one set "
-            "for all of them with --data"
+            f"these runs were pretrained on different datasets ({datasets}): name one dataset for "
+            "all of them with --data"
         )
     return next(iter(sources))

@@ -1,22 +1,22 @@
-"""Accuracies of linear classifiers from the results in runs' eval/: those that may be put beside each other."""
+"""Read the accuracies of linear classifiers that runs hold, and select comparable ones."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from smi.data.sources import NAMES
+from smi.data.sources import dataset_label
 from smi.errors import UserError
 from smi.evaluation.results import Result, read_all
 from smi.runs.run import Run
 
-PROTOCOLS = ("linear", "linear-cached")  # the first that there is
+PROTOCOLS = ("linear", "linear-cached")  # in order of preference
 
 
 def top1(result: Result) -> float:
+    """Return the top-1 accuracy of a result."""
     return _score(result, str(result.protocol["name"]))
 
 
 def top5(result: Result) -> float | None:
-    """None with five classes or fewer."""
+    """Return the top-5 accuracy of a result; None with five classes or fewer."""
     name = f"{result.protocol['name']} top-5"
     return _score(result, name) if any(score.name == name for score in result.scores) else None
 
@@ -25,39 +25,32 @@ def _score(result: Result, name: str) -> float:
     return next(score.value for score in result.scores if score.name == name)
 
 
-def spelt(run: Run) -> str:
-    """What it was pretrained on, as results spell it: a folder's name has a slash behind it."""
-    source = str(run.config["data"]["source"])
-    return source if source in NAMES else f"{Path(source).name}/"
-
-
 def results_of(
     run: Run, protocols: Sequence[str] = PROTOCOLS, data: str | None = None
 ) -> list[Result]:
-    """The preferred first: by protocol, then by epochs and training images.
+    """Return a run's results, the preferred first: by protocol, epochs and training images.
 
-    Of the encoder as training left it; of a run that is not finished, as it was last evaluated.
-    data: a set's name; None: what the run was pretrained on.
+    They are those of the encoder at the end of training. Of an unfinished run, they are those of
+    the last encoder that was evaluated.
+    data: a dataset's name; None is the dataset that the run was pretrained on.
     """
-    found = [
+    dataset = data or dataset_label(str(run.config["data"]["source"]))
+    results = [
         result
         for result in read_all(run.folder)
         if result.subject == "encoder"
         and result.protocol["name"] in protocols
-        and result.protocol["data"] == (data or spelt(run))
+        and result.protocol["data"] == dataset
     ]
-    newest = max((result.encoder.get("step", 0) for result in found), default=0)
+    newest = max((result.encoder.get("step", 0) for result in results), default=0)
     if run.finished and (lines := run.metrics()):
-        newest = lines[-1][
-            "step"
-        ]  # of a run that went on since, older accuracies are not put beside newer features
-    found = [result for result in found if result.encoder.get("step", 0) == newest]
+        newest = lines[-1]["step"]  # do not mix older accuracies with newer features
     return sorted(
-        found,
-        key=lambda r: (
-            protocols.index(r.protocol["name"]),
-            -r.protocol.get("epochs", 0),
-            -r.protocol["train"]["images"],
+        (result for result in results if result.encoder.get("step", 0) == newest),
+        key=lambda result: (
+            protocols.index(result.protocol["name"]),
+            -result.protocol.get("epochs", 0),
+            -result.protocol["train"]["images"],
         ),
     )
 
@@ -65,39 +58,46 @@ def results_of(
 def comparable(
     runs: Mapping[str, Run], protocols: Sequence[str] = PROTOCOLS, data: str | None = None
 ) -> dict[str, Result]:
-    """One result for each run, all under one protocol on one set of images; a sentence if there are none."""
-    every = {name: results_of(run, protocols, data) for name, run in runs.items()}
-    for name, results in every.items():
-        if not results:
-            folder, more = runs[name].folder, f" --data {data}" if data else ""
-            kinds = " or ".join(protocols)
-            raise UserError(
-                f"{folder} has no {kinds} results{f' on {data}' if data else ''} yet: run "
-                f"`smi evaluate {folder} --protocol {protocols[0]}{more}`" + _quicker(protocols)
-            )
-    first, *others = every.values()
+    """Return one result for each run, all under the same protocol on the same dataset."""
+    results = {name: results_of(run, protocols, data) for name, run in runs.items()}
+    for name, candidates in results.items():
+        if not candidates:
+            raise _not_evaluated(runs[name], protocols, data)
+    first, *others = results.values()
     for candidate in first:
-        rest = [
-            next((result for result in results if result.stamp == candidate.stamp), None)
-            for results in others
+        same = [
+            next((result for result in candidates if result.stamp == candidate.stamp), None)
+            for candidates in others
         ]
-        if all(result is not None for result in rest):
-            return dict(
-                zip(
-                    every,
-                    [candidate, *(result for result in rest if result is not None)],
-                    strict=True,
-                )
-            )
-    folders = " ".join(str(run.folder) for run in runs.values())
-    sets = {str(result.protocol["data"]) for results in every.values() for result in results}
-    if len(sets) > 1:
-        raise UserError(
-            f"these runs were evaluated on different images ({', '.join(sorted(sets))}): name one set with --data"
+        if None not in same:
+            pairs = zip(results, [candidate, *same], strict=True)
+            return {name: result for name, result in pairs if result is not None}
+    raise _not_comparable(runs, results, protocols)
+
+
+def _not_evaluated(run: Run, protocols: Sequence[str], data: str | None) -> UserError:
+    kinds = " or ".join(protocols)
+    on = f" on {data}" if data else ""
+    option = f" --data {data}" if data else ""
+    return UserError(
+        f"{run.folder} has no {kinds} results{on} yet: run "
+        f"`smi evaluate {run.folder} --protocol {protocols[0]}{option}`" + _quicker(protocols)
+    )
+
+
+def _not_comparable(
+    runs: Mapping[str, Run], results: Mapping[str, Sequence[Result]], protocols: Sequence[str]
+) -> UserError:
+    datasets = {str(r.protocol["data"]) for candidates in results.values() for r in candidates}
+    if len(datasets) > 1:
+        return UserError(
+            f"these runs were evaluated on different datasets ({', '.join(sorted(datasets))}): "
+            "name one with --data"
         )
-    raise UserError(
-        f"these runs were evaluated under different protocols, so their numbers may not be put beside each other: run "
-        f"`smi evaluate {folders} --protocol {protocols[0]}`" + _quicker(protocols)
+    folders = " ".join(str(run.folder) for run in runs.values())
+    return UserError(
+        "these runs were evaluated under different protocols, so their numbers cannot be "
+        f"compared: run `smi evaluate {folders} --protocol {protocols[0]}`" + _quicker(protocols)
     )
 
 

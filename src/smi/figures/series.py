@@ -1,4 +1,4 @@
-"""What runs logged over training: a line for each run; of several seeds a thin one each, and their mean."""
+"""Draw logged values over training: one line per run, or thin lines per seed and their mean."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,104 +8,113 @@ from plotly import graph_objects as go
 
 from smi.errors import UserError
 from smi.figures.style import Look, looks, plain
-from smi.runs.names import by_seed, firsts
+from smi.runs.names import first_runs, named_seed_groups
 from smi.runs.run import Run
 
-Series = tuple[Sequence[float], Sequence[float]]  # where, and what was logged there
+Series = tuple[Sequence[float], Sequence[float]]  # steps or epochs, and the values logged there
 
 
 def lines_of(run: Run) -> list[dict[str, Any]]:
+    """Return the logged lines of a run, of which there must be one or more."""
     lines = run.metrics()
     if not lines:
-        raise UserError(f"{run.folder} has logged nothing yet: it has no lines in metrics.jsonl")
+        raise UserError(f"{run.folder} has logged nothing yet: metrics.jsonl has no lines")
     return lines
 
 
 def series(run: Run, name: str) -> tuple[list[float], list[float]]:
-    """Epochs, and what was logged under this name; lines that have none are left out."""
-    found = [(line["epoch"], line[name]) for line in lines_of(run) if line.get(name) is not None]
-    return [epoch for epoch, _ in found], [value for _, value in found]
+    """Return epochs and the values logged under this name; lines without it are skipped."""
+    lines = [line for line in lines_of(run) if line.get(name) is not None]
+    return [line["epoch"] for line in lines], [line[name] for line in lines]
 
 
-def add_series(figure: go.Figure, runs: Mapping[str, Run], name: str, **where: Any) -> list[str]:
-    """What was logged under this name, against epochs; the names of those that never logged it, which are left out."""
+def add_series(figure: go.Figure, runs: Mapping[str, Run], name: str, **place: Any) -> list[str]:
+    """Add lines of the values logged under this name; return the names of runs without any."""
     return add_lines(
         figure,
-        by_seed(runs),
+        named_seed_groups(runs),
         lambda run: series(run, name),
         hover="epoch %{x:.1f}: %{y:.4g}",
-        **where,
+        **place,
     )
 
 
 def add_lines(
     figure: go.Figure,
     groups: Mapping[str, Sequence[Run]],
-    of: Callable[[Run], Series],
+    series_of: Callable[[Run], Series],
     *,
     hover: str,
     look: Mapping[str, Look] | None = None,
-    listed: Callable[[str], bool] = lambda name: True,
-    said: Callable[[Run], Series] | None = None,
-    **where: Any,
+    in_legend: Callable[[str], bool] = lambda name: True,
+    hover_series_of: Callable[[Run], Series] | None = None,
+    **place: Any,
 ) -> list[str]:
-    """One legend entry for each name. listed: whether it is in the legend. said: what `hover` calls customdata, at the same places."""
-    look, without = look or looks(firsts(groups)), []
+    """Add one line and one legend entry for each group of seeds; return groups without values.
+
+    look: the look of each group; None gives each the look of its method.
+    in_legend: tells whether a group is listed in the legend.
+    hover_series_of: values at the same places that `hover` calls customdata.
+    """
+    look = look or looks(first_runs(groups))
+    without = []
     for name, runs in groups.items():
-        every = {int(run.config["seed"]): found for run in runs if len((found := of(run))[1])}
-        if not every:
+        by_run = [(run, values) for run in runs if len((values := series_of(run))[1])]
+        if not by_run:
             without.append(name)
             continue
-        told = (
-            {int(run.config["seed"]): said(run) for run in runs if int(run.config["seed"]) in every}
-            if said
-            else {}
-        )
-        if len(every) > 1:
-            for seed, (x, y) in every.items():
-                figure.add_scatter(
-                    x=x,
-                    y=y,
-                    customdata=told[seed][1] if told else None,
-                    name=plain(f"{name}, seed {seed}"),
-                    legendgroup=name,
-                    showlegend=False,
-                    mode="lines",
-                    line={"color": look[name].colour, "width": 0.9},
-                    opacity=0.45,
-                    hovertemplate=hover,
-                    **where,
-                )
-        x, y = mean_of(list(every.values()))
+        hovers = [hover_series_of(run) for run, _ in by_run] if hover_series_of else []
+        for i, (run, (x, y)) in enumerate(by_run if len(by_run) > 1 else ()):
+            figure.add_scatter(
+                x=x,
+                y=y,
+                customdata=hovers[i][1] if hovers else None,
+                name=plain(f"{name}, seed {run.config['seed']}"),
+                legendgroup=name,
+                hovertemplate=hover,
+                **thin_line(look[name]),
+                **place,
+            )
+        x, y = mean_of([values for _, values in by_run])
         figure.add_scatter(
             x=x,
             y=y,
-            customdata=mean_of(list(told.values()))[1] if told else None,
+            customdata=mean_of(hovers)[1] if hovers else None,
             name=plain(name),
             legendgroup=name,
-            showlegend=listed(name),
+            showlegend=in_legend(name),
             mode="lines+markers",
             line=look[name].line(),
             marker=look[name].marker(),
             hovertemplate=hover,
-            **where,
+            **place,
         )
     return without
 
 
-def mean_of(every: Sequence[Series]) -> Series:
-    """Where all have something."""
-    if len(every) == 1:
-        return every[0]
-    tables = [dict(zip(x, y, strict=True)) for x, y in every]
+def thin_line(look: Look) -> dict[str, Any]:
+    """Return plotly's settings of the line of one seed."""
+    return {
+        "showlegend": False,
+        "mode": "lines",
+        "line": {"color": look.colour, "width": 0.9},
+        "opacity": 0.45,
+    }
+
+
+def mean_of(all_series: Sequence[Series]) -> Series:
+    """Return the mean over seeds at the places that all of them have."""
+    if len(all_series) == 1:
+        return all_series[0]
+    tables = [dict(zip(x, y, strict=True)) for x, y in all_series]
     shared = [x for x in tables[0] if all(x in table for table in tables[1:])]
     return shared, [float(np.mean([table[x] for table in tables])) for x in shared]
 
 
 def last_epoch(run: Run, name: str) -> float:
-    """The mean of what was logged in the last epoch."""
+    """Return the mean of the values logged in the last epoch."""
     epochs, values = series(run, name)
     if not values:
-        raise UserError(f"{run.folder} has logged no {name}")
-    kept = [value for epoch, value in zip(epochs, values, strict=True) if epoch > epochs[-1] - 1]
-    return sum(kept) / len(kept)
+        raise UserError(f"{run.folder} has not logged {name}")
+    last = [value for epoch, value in zip(epochs, values, strict=True) if epoch > epochs[-1] - 1]
+    return sum(last) / len(last)

@@ -1,23 +1,27 @@
-"""How figures look, and what runs are called in them.
+"""Style figures: colours, dashes and symbols of runs, axes, legends, captions and files.
 
-On paper without colour runs are told apart by dash and marker. The same runs in the same order look the same in every figure.
+Runs differ by dash and symbol as well as by colour, so a print without colour can be read. The
+same runs in the same order look the same in every figure.
 """
 
 import html
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from plotly import graph_objects as go
 
-from smi.methods import HOMES
-from smi.pages.escape import in_html, in_plotly
+from smi.methods import METHOD_NAMES
+from smi.pages import Document, page
+from smi.pages.escape import in_plotly
+from smi.pages.palette import CAPTION_INK, GRID, LEGEND_FILL, SERIES, WHITE
+from smi.pages.palette import INK as INK
+from smi.pages.plots import CAPTION, CAPTION_LINE, single_plot
 from smi.runs.run import Run
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = (
     "circle",
@@ -32,63 +36,69 @@ SYMBOLS = (
     "hexagram",
     "hourglass",
 )
-FONT, SMALL = 14, 12  # points; nothing is smaller
-INK, GRID = "#222222", "#e6e6e6"
-LEFT, RIGHT, TOP, AXIS, LINE = (
-    80,
-    20,
-    30,
-    62,
-    17,
-)  # pixels: margins, what an axis takes beneath, a line of the caption
-CAPTION = "caption"  # the name of the annotation that is one
-MARKERS = 9  # at most so many on a line, to tell it by
-SWATCH = 42  # pixels of a line in the legend: enough for a long dash on either side of the marker
+FONT = 14  # points
+SMALL = 12  # points; no text is smaller
+LEFT = 80  # pixels, margins
+RIGHT = 20
+TOP = 30
+AXIS = 62  # pixels that an axis takes beneath its panel
+MAX_MARKERS = 9  # on a line, enough to recognise it
+SWATCH_WIDTH = 42  # pixels of a line in the legend: a long dash on either side of the marker
+CHARACTER_WIDTH = 6  # pixels of a caption
+TOP_LEGEND = {"orientation": "h", "x": 0, "y": 1, "yref": "container", "yanchor": "top"}
 
 
 @dataclass(frozen=True)
 class Look:
+    """Describe how the lines and markers of one run look."""
+
     colour: str
     dash: str
     symbol: str
 
     def line(self, width: float = 2.2) -> dict[str, Any]:
+        """Return plotly's settings of a line."""
         return {"color": self.colour, "dash": self.dash, "width": width}
 
-    def marker(self, size: float = 8, *, most: int = MARKERS) -> dict[str, Any]:
+    def marker(self, size: float = 8, *, most: int = MAX_MARKERS) -> dict[str, Any]:
+        """Return plotly's settings of markers; `most` of them are shown, 0 shows all."""
         return {"color": self.colour, "symbol": self.symbol, "size": size, "maxdisplayed": most}
 
 
 def look(number: int) -> Look:
+    """Return the look with this number; numbers beyond the last start again."""
     return Look(
-        COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)], SYMBOLS[number % len(SYMBOLS)]
+        SERIES[number % len(SERIES)], DASHES[number % len(DASHES)], SYMBOLS[number % len(SYMBOLS)]
     )
 
 
 def looks(runs: Mapping[str, Run]) -> dict[str, Look]:
-    """A method has one of its own; where several runs share a method, the later ones take what is free."""
+    """Return the look of each run, which is that of its method."""
     return looks_by_method({name: run.config["method"]["name"] for name, run in runs.items()})
 
 
 def looks_by_method(methods: Mapping[str, str]) -> dict[str, Look]:
-    wanted = {
-        name: list(HOMES).index(method) for name, method in methods.items() if method in HOMES
-    }
-    free = iter(
-        number for number in range(len(HOMES) + len(methods)) if number not in wanted.values()
-    )
-    found: dict[str, int] = {}
+    """Return the look of each name, given its method.
+
+    A method's look follows its position in the list of `smi.methods`. Where several names share
+    a method, the later ones take the looks that are left.
+    """
+    positions = {method: number for number, method in enumerate(METHOD_NAMES)}
+    own = {name: positions[method] for name, method in methods.items() if method in positions}
+    free = iter(n for n in range(len(positions) + len(methods)) if n not in own.values())
+    numbers: dict[str, int] = {}
     for name in methods:
-        number = wanted.get(name)
-        found[name] = next(free) if number is None or number in found.values() else number
-    return {name: look(number) for name, number in found.items()}
+        number = own.get(name)
+        taken = number is None or number in numbers.values()
+        numbers[name] = next(free) if number is None or taken else number
+    return {name: look(number) for name, number in numbers.items()}
 
 
-# ------------------------------------------------------------------------------------------------------------------------- the frame
+# ------------------------------------------------------------------------- captions and axes
 
 
 def plain(text: str) -> str:
-    """A name of someone's own, as it is: plotly takes <b> and &amp; in a text for HTML."""
+    """Escape a name, because plotly interprets <b> and &amp; in a text as HTML."""
     return html.escape(text, quote=False)
 
 
@@ -101,17 +111,18 @@ def finish(
     axes: bool = True,
     top: int = TOP,
 ) -> go.Figure:
-    """White, with a caption beneath; `height` is without it."""
+    """Set size, margins and font, and add a caption beneath; `height` is without the caption."""
+    left = LEFT if axes else 24
+    axis = AXIS if axes else 12
     top = max(top, figure.layout.margin.t or 0)
-    lines = textwrap.wrap(caption, (width - 40) // 6)
-    bottom = (AXIS if axes else 12) + LINE * len(lines) + 18
+    lines = textwrap.wrap(caption, (width - 40) // CHARACTER_WIDTH)
     figure.update_layout(
         template="none",
         width=width,
-        height=height + LINE * len(lines),
-        margin={"l": LEFT if axes else 24, "r": RIGHT, "t": top, "b": bottom},
-        paper_bgcolor="white",
-        plot_bgcolor="white",
+        height=height + CAPTION_LINE * len(lines),
+        margin={"l": left, "r": RIGHT, "t": top, "b": axis + CAPTION_LINE * len(lines) + 18},
+        paper_bgcolor=WHITE,
+        plot_bgcolor=WHITE,
         font={"family": "Helvetica, Arial, sans-serif", "size": FONT, "color": INK},
         hoverlabel={"font": {"size": SMALL}},
         meta={"caption": caption},
@@ -125,19 +136,19 @@ def finish(
         y=0,
         xanchor="left",
         yanchor="top",
-        xshift=20 - (LEFT if axes else 24),
-        yshift=-(AXIS if axes else 12),
+        xshift=20 - left,
+        yshift=-axis,
         align="left",
         showarrow=False,
-        font={"size": SMALL, "color": "#444444"},
+        font={"size": SMALL, "color": CAPTION_INK},
     )
     return figure
 
 
 def frame(
-    figure: go.Figure, *, x: str, y: str, log_x: bool = False, log_y: bool = False, **where: int
+    figure: go.Figure, *, x: str, y: str, log_x: bool = False, log_y: bool = False, **place: int
 ) -> None:
-    """Axes with titles; where: row and col of a figure with several panels."""
+    """Draw axes with titles; `place` is the row and col of a panel."""
     common = {
         "showline": True,
         "linecolor": INK,
@@ -146,132 +157,129 @@ def frame(
         "gridcolor": GRID,
         "zeroline": False,
         "mirror": True,
-    }
-    common |= {
         "title_standoff": 8,
         "title_font": {"size": FONT},
         "tickfont": {"size": SMALL + 1},
         "automargin": False,
     }
-    figure.update_xaxes(title_text=x, **common, **_scale(log_x), **where)
-    figure.update_yaxes(title_text=y, **common, **_scale(log_y), **where)
+    figure.update_xaxes(title_text=x, **common, **_scale(log_x), **place)
+    figure.update_yaxes(title_text=y, **common, **_scale(log_y), **place)
 
 
 def _scale(log: bool) -> dict[str, Any]:
-    return (
-        {
-            "type": "log",
-            "dtick": 1,
-            "minor": {"ticks": "outside", "ticklen": 3, "dtick": "D1"},
-            "exponentformat": "power",
-        }
-        if log
-        else {}
-    )
+    """Return plotly's settings of a linear or a logarithmic axis."""
+    if not log:
+        return {}
+    return {
+        "type": "log",
+        "dtick": 1,
+        "minor": {"ticks": "outside", "ticklen": 3, "dtick": "D1"},
+        "exponentformat": "power",
+    }
 
 
 def from_zero(figure: go.Figure) -> None:
-    """Steps or epochs, from the beginning to a little beyond the last."""
-    figure.update_xaxes(
-        range=[
-            0,
-            1.02 * max((float(trace.x[-1]) for trace in figure.data if len(trace.x)), default=1),
-        ]
-    )
+    """Let the x axis begin at 0 and end a little after the last step or epoch."""
+    last = max((float(trace.x[-1]) for trace in figure.data if len(trace.x)), default=1)
+    figure.update_xaxes(range=[0, 1.02 * last])
+
+
+# -------------------------------------------------------------------------------- the legend
 
 
 def legend(figure: go.Figure, *, log_y: bool = False, log_x: bool = False) -> None:
-    """In a corner without points, of a figure with one panel; above it if there is none."""
-    shown = [trace for trace in figure.data if trace.showlegend is not False]
-    entries = len(shown)
-    wide = min(0.75, 0.125 + 0.0105 * max((len(trace.name or "") for trace in shown), default=0))
-    high = 0.07 + 0.06 * entries
-    points = _points(figure, log_x, log_y)
-    corners = {
-        (right, above): sum(
-            (x > 1 - wide if right else x < wide) and (y > 1 - high if above else y < high)
-            for x, y in points
-        )
-        for right in (True, False)
-        for above in (True, False)
-    }
-    best = min(corners, key=lambda corner: corners[corner])
-    if corners[best] or high > 0.6:
-        figure.update_layout(
-            legend={
-                "orientation": "h",
-                "x": 0,
-                "y": 1.01,
-                "xanchor": "left",
-                "yanchor": "bottom",
-                "itemwidth": SWATCH,
-            }
-        )
-        wide_as = sum(70 + 8 * len(trace.name or "") for trace in shown)
-        figure.update_layout(margin_t=8 + 22 * -(-wide_as // 780))
-        return
-    right, above = best
+    """Put the legend of a figure with one panel into a free corner, or above the panel."""
+    entries = [trace for trace in figure.data if trace.showlegend is not False]
+    longest = max((len(trace.name or "") for trace in entries), default=0)
+    width = min(0.75, 0.125 + 0.0105 * longest)
+    height = 0.07 + 0.06 * len(entries)
+    corner = _free_corner(_points(figure, log_x, log_y), width, height)
+    if corner is None or height > 0.6:
+        return _legend_above(figure, entries)
+    right, above = corner
     figure.update_layout(
         legend={
             "x": 0.985 if right else 0.015,
             "xanchor": "right" if right else "left",
             "y": 0.98 if above else 0.02,
             "yanchor": "top" if above else "bottom",
-            "bgcolor": "rgba(255,255,255,0.85)",
+            "bgcolor": LEGEND_FILL,
             "bordercolor": GRID,
             "borderwidth": 1,
-            "itemwidth": SWATCH,
+            "itemwidth": SWATCH_WIDTH,
         }
     )
+    return None
+
+
+def _legend_above(figure: go.Figure, entries: Sequence[Any]) -> None:
+    """Put the legend above the panel, in as many lines as its entries need."""
+    place = {"orientation": "h", "x": 0, "y": 1.01, "xanchor": "left", "yanchor": "bottom"}
+    figure.update_layout(legend=place | {"itemwidth": SWATCH_WIDTH})
+    pixels = sum(70 + 8 * len(trace.name or "") for trace in entries)
+    figure.update_layout(margin_t=8 + 22 * math.ceil(pixels / 780))
+
+
+def _free_corner(
+    points: Sequence[tuple[float, float]], width: float, height: float
+) -> tuple[bool, bool] | None:
+    """Return (right, above) of a corner without points, or None if every corner has some."""
+
+    def inside(x: float, y: float, right: bool, above: bool) -> bool:
+        return (x > 1 - width if right else x < width) and (y > 1 - height if above else y < height)
+
+    for right in (True, False):
+        for above in (True, False):
+            if not any(inside(x, y, right, above) for x, y in points):
+                return right, above
+    return None
 
 
 def _points(figure: go.Figure, log_x: bool, log_y: bool) -> list[tuple[float, float]]:
-    """Between 0 and 1, as they lie in the panel."""
+    """Return all points, scaled so that the panel reaches from 0 to 1."""
+    points = [(x, y) for x, y in _values(figure, log_x, log_y) if math.isfinite(x + y)]
+    if not points:
+        return []
+    xs, ys = zip(*points, strict=True)
+    x0, x1 = _range(figure.layout.xaxis.range, xs)
+    y0, y1 = _range(figure.layout.yaxis.range, ys)
+    return [((x - x0) / (x1 - x0), (y - y0) / (y1 - y0)) for x, y in points]
+
+
+def _values(figure: go.Figure, log_x: bool, log_y: bool) -> Iterator[tuple[float, float]]:
+    """Yield x and y of every point, or their logarithms; NaN stands for no value."""
 
     def scaled(value: Any, log: bool) -> float:
         if value is None or (log and value <= 0):
             return math.nan
         return math.log10(value) if log else float(value)
 
-    points = [
-        (scaled(x, log_x), scaled(y, log_y))
-        for t in figure.data
-        if t.x is not None
-        for x, y in zip(t.x, t.y, strict=False)
-    ]
-    points = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
-    if not points:
-        return []
-    xs, ys = zip(*points, strict=True)
-    (x0, x1), (y0, y1) = (
-        _range(figure.layout.xaxis.range, xs),
-        _range(figure.layout.yaxis.range, ys),
-    )
-    return [((x - x0) / (x1 - x0), (y - y0) / (y1 - y0)) for x, y in points]
+    for trace in figure.data:
+        if trace.x is not None:
+            for x, y in zip(trace.x, trace.y, strict=False):
+                yield scaled(x, log_x), scaled(y, log_y)
 
 
-def _range(asked: Any, values: Sequence[float]) -> tuple[float, float]:
-    low, high = asked or (min(values), max(values))
+def _range(limits: Any, values: Sequence[float]) -> tuple[float, float]:
+    """Return the limits of an axis, or those of its values."""
+    low, high = limits or (min(values), max(values))
     return (low, high) if high > low else (low, low + 1)
 
 
+# -------------------------------------------------------------------------------------- files
+
+
 def harmless(figure: go.Figure) -> go.Figure:
-    """Names in it, of files, classes and folders, are shown letter by letter."""
+    """Return the figure with the names of files, classes and folders escaped."""
     return go.Figure(in_plotly(figure.to_plotly_json()), skip_invalid=True)
 
 
-def write_html(figure: go.Figure, path: Path, title: str) -> None:
-    """A page that opens without a network: hover for values, drag to zoom or rotate, click a name to hide it."""
-    config = {
-        "displaylogo": False,
-        "toImageButtonOptions": {
-            "format": "svg",
-            "filename": path.name.removesuffix(".partial").split(".")[0],
-        },
-    }
-    body = harmless(figure).to_html(include_plotlyjs=True, full_html=False, config=config)
-    head = f'<meta charset="utf-8"><title>{in_html(title)}</title>'
-    path.write_text(
-        f'<!doctype html>\n<html lang="en">\n<head>{head}</head>\n<body style="margin:24px">\n{body}\n</body>\n</html>\n',
-        encoding="utf-8",
-    )
+def write_html(figure: go.Figure, path: Path, title: str, description: str = "") -> None:
+    """Write a page that shows one figure and opens without a network.
+
+    Readers hover for values, drag to zoom or rotate, click a name to hide it, and save as SVG.
+    """
+    file_name = path.name.removesuffix(".partial").split(".")[0]
+    block = single_plot(figure.to_plotly_json(), file_name)
+    document = Document(title, description, {"Figure": [block]}, brand="smi figure")
+    path.write_text(page(document), encoding="utf-8")

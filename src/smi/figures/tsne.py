@@ -1,5 +1,9 @@
-"""Features in three dimensions by t-SNE: a rotatable cloud for each run, classes told apart by colour and symbol. n images."""
+"""Draw features in three dimensions by t-SNE: a rotatable cloud of n images for each run.
 
+Classes differ by colour and symbol.
+"""
+
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -10,19 +14,8 @@ from plotly.subplots import make_subplots
 from smi.errors import UserError
 from smi.figures.sample import Features
 from smi.figures.style import FONT, SMALL, finish, plain
+from smi.pages.palette import BOX_EDGE, CLASSES
 
-COLOURS = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#56b4e9",
-    "#e69f00",
-    "#000000",
-    "#8b4513",
-    "#7f7f7f",
-    "#6a3d9a",
-)
 SYMBOLS = (
     "circle",
     "square",
@@ -31,19 +24,28 @@ SYMBOLS = (
     "circle-open",
     "square-open",
     "diamond-open",
-)  # not x: few fonts have its glyph
-COMPONENTS = 50  # what features are reduced to before, as is usual
+)  # without x, because few fonts have its glyph
+COMPONENTS = 50  # principal components that features are reduced to first, as is usual
 PERPLEXITY = 30.0
-LISTED = 20  # classes in a legend
+MAX_LEGEND_CLASSES = 20
+MAX_COLUMNS = 2
+BARE_AXIS = {
+    "showticklabels": False,
+    "title": "",
+    "showbackground": False,
+    "gridcolor": BOX_EDGE,
+    "zeroline": False,
+    "showspikes": False,
+}
 
 
 def tsne(
-    places: Mapping[str, NDArray[np.float32]], features: Mapping[str, Features], *, of: str
+    points: Mapping[str, NDArray[np.float32]], features: Mapping[str, Features], *, of: str
 ) -> go.Figure:
-    """places: [n, 3] of each run. features: what they are places of. of: which images, in words."""
-    names = list(places)
-    columns = min(2, len(names))
-    rows = -(-len(names) // columns)
+    """Draw the points [n, 3] of the features of each run; `of` describes the images."""
+    names = list(points)
+    columns = min(MAX_COLUMNS, len(names))
+    rows = math.ceil(len(names) / columns)
     figure = make_subplots(
         rows=rows,
         cols=columns,
@@ -52,72 +54,71 @@ def tsne(
         horizontal_spacing=0.01,
         vertical_spacing=0.05,
     )
-    labels = labels_of(features[names[0]], of)
-    present = sorted(set(labels.tolist()))
     for number, name in enumerate(names):
-        found = features[name]
-        for i, label in enumerate(present):
-            which = labels_of(found, of) == label
-            title = plain(found.classes[label] if found.classes else str(label))
-            figure.add_scatter3d(
-                x=places[name][which, 0],
-                y=places[name][which, 1],
-                z=places[name][which, 2],
-                text=[f"{plain(found.names[j])}<br>{title}" for j in np.flatnonzero(which)],
-                hoverinfo="text",
-                name=title,
-                legendgroup=title,
-                showlegend=number == 0 and len(present) <= LISTED,
-                mode="markers",
-                marker={
-                    "color": COLOURS[i % len(COLOURS)],
-                    "symbol": SYMBOLS[i % len(SYMBOLS)],
-                    "size": 3.6,
-                    "line": {"width": 0},
-                },
-                row=number // columns + 1,
-                col=number % columns + 1,
-            )
-    bare = {
-        "showticklabels": False,
-        "title": "",
-        "showbackground": False,
-        "gridcolor": "#dddddd",
-        "zeroline": False,
-        "showspikes": False,
-    }
+        place = {"row": number // columns + 1, "col": number % columns + 1}
+        labels = labels_of(features[name], of)
+        _add_classes(figure, points[name], features[name], labels, number == 0, place)
     figure.update_scenes(
-        xaxis=bare,
-        yaxis=bare,
-        zaxis=bare,
+        xaxis=BARE_AXIS,
+        yaxis=BARE_AXIS,
+        zaxis=BARE_AXIS,
         aspectmode="cube",
         camera={"eye": {"x": 1.0, "y": 1.0, "z": 0.7}},
     )
     figure.update_annotations(font_size=FONT + 1)
-    count = len(labels)
+    count = len(points[names[0]])
     finish(
         figure,
-        f"3-D t-SNE (perplexity {perplexity(count):g}) of the frozen features of {count:,} {of}, reduced by principal "
-        f"components to {COMPONENTS} coordinates before. Axes have no unit; distances between clusters mean little.",
+        f"3-D t-SNE (perplexity {perplexity(count):g}) of the frozen features of {count:,} {of}, "
+        f"reduced to {COMPONENTS} principal components first. Axes have no unit; distances "
+        "between clusters mean little.",
         width=190 + 470 * columns,
         height=40 + 460 * rows,
         axes=False,
         top=34,
     )
+    place_of_legend = {"x": 1.0, "y": 0.5, "yanchor": "middle"}
     figure.update_layout(
-        legend={
-            "itemsizing": "constant",
-            "font": {"size": SMALL + 1},
-            "x": 1.0,
-            "y": 0.5,
-            "yanchor": "middle",
-        }
+        legend={"itemsizing": "constant", "font": {"size": SMALL + 1}} | place_of_legend
     )
     return figure
 
 
+def _add_classes(
+    figure: go.Figure,
+    points: NDArray[np.float32],
+    features: Features,
+    labels: NDArray[np.int64],
+    in_legend: bool,
+    place: Mapping[str, int],
+) -> None:
+    """Add one trace for each class to a panel."""
+    present = sorted(set(labels.tolist()))
+    for i, label in enumerate(present):
+        members = labels == label
+        title = plain(features.classes[label] if features.classes else str(label))
+        figure.add_scatter3d(
+            x=points[members, 0],
+            y=points[members, 1],
+            z=points[members, 2],
+            text=[f"{plain(features.names[j])}<br>{title}" for j in np.flatnonzero(members)],
+            hoverinfo="text",
+            name=title,
+            legendgroup=title,
+            showlegend=in_legend and len(present) <= MAX_LEGEND_CLASSES,
+            mode="markers",
+            marker={
+                "color": CLASSES[i % len(CLASSES)],
+                "symbol": SYMBOLS[i % len(SYMBOLS)],
+                "size": 3.6,
+                "line": {"width": 0},
+            },
+            **place,
+        )
+
+
 def embed(h: NDArray[np.float32], *, seed: int = 0) -> NDArray[np.float32]:
-    """[n, F] to [n, 3]."""
+    """Reduce features [n, F] to points [n, 3]."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
@@ -127,24 +128,27 @@ def embed(h: NDArray[np.float32], *, seed: int = 0) -> NDArray[np.float32]:
         raise UserError(f"t-SNE in three dimensions takes three features or more, not {h.shape[1]}")
     if not np.isfinite(h).all() or not h.std(axis=0).any():
         raise UserError(
-            "features of all images are the same (or not finite), so t-SNE has nothing to arrange: `smi doctor` says more"
+            "the features of all images are the same (or not finite), so t-SNE has nothing to "
+            "arrange: `smi doctor` says more"
         )
     reduced = PCA(min(COMPONENTS, *h.shape), random_state=seed).fit_transform(h)
-    found: NDArray[np.float32] = TSNE(
+    points: NDArray[np.float32] = TSNE(
         3, perplexity=perplexity(len(h)), init="pca", random_state=seed
     ).fit_transform(reduced)
-    return found.astype(np.float32)
+    return points.astype(np.float32)
 
 
 def perplexity(count: int) -> float:
-    """t-SNE's must be below the number of images."""
+    """Return t-SNE's perplexity, which must be smaller than the number of images."""
     return min(PERPLEXITY, float((count - 1) // 3))
 
 
 def labels_of(features: Features, of: str) -> NDArray[np.int64]:
+    """Return the labels of the images, which t-SNE is coloured by."""
     if features.labels is None:
         raise UserError(
-            f"the {of} have no labels to colour t-SNE by: name a set whose images lie in a folder for each class (--data)"
+            f"the {of} have no labels to colour t-SNE by: name a dataset with one folder for each "
+            "class (--data)"
         )
-    found: NDArray[np.int64] = features.labels.numpy()
-    return found
+    labels: NDArray[np.int64] = features.labels.numpy()
+    return labels

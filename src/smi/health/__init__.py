@@ -1,12 +1,23 @@
-"""Is this run learning, collapsing, diverging, and what to do. Numbers in, sentences out; nothing here needs torch.
+"""Check whether a run is learning, collapsing or diverging, and say what to do.
 
-watch = Watch(context)                  # while it trains: each kind of trouble is told once
-for finding in watch(line): ...         # line: as in metrics.jsonl
-diagnose(context, lines)                # afterwards: what went wrong, and what looks healthy
+    print(diagnose("runs/mine").text())     # the health of a run folder
+    watch = Watch(context)                  # during training: each kind of problem once
+    for finding in watch(line): ...         # line: as in metrics.jsonl
+
+Numbers in, sentences out; nothing here needs torch.
 """
 
 from smi.health.checks import Finding
-from smi.health.ranges import Context, expected_range
-from smi.health.watch import Watch, diagnose, nan_diagnosis
+from smi.health.context import Context
+from smi.health.diagnosis import Diagnosis, diagnose
+from smi.health.watch import Watch, find_problems, nan_diagnosis
 
-__all__ = ["Context", "Finding", "Watch", "diagnose", "expected_range", "nan_diagnosis"]
+__all__ = [
+    "Context",
+    "Diagnosis",
+    "Finding",
+    "Watch",
+    "diagnose",
+    "find_problems",
+    "nan_diagnosis",
+]

@@ -1,6 +1,7 @@
-"""The checks: each looks at the history and tells what it sees: trouble, health, or None if it cannot say.
+"""Check the history of a run: each check returns a problem, a sign of health, or None.
 
-Values are judged by the median of five lines, so that one odd batch is no finding, and not before a run has had time to get there.
+A value is the median of five lines, so that one unusual batch is not a finding. A check waits until
+a run had time to get there.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ Level = Literal["ok", "warning", "stop"]
 
 @dataclass(frozen=True)
 class Finding:
-    """Something seen in a run: in one sentence, with the numbers that show it and what to do about it."""
+    """Hold one observation: a sentence, the numbers that show it, and what to do about it."""
 
     kind: str
     level: Level
@@ -23,296 +24,280 @@ class Finding:
 
 
 def check(h: History) -> list[Finding]:
-    return [finding for look in CHECKS if (finding := look(h))]
+    """Return the findings of all checks that can decide."""
+    findings = [run_check(h) for run_check in CHECKS]
+    return [finding for finding in findings if finding]
 
 
-def check_finite(h: History) -> Finding | None:
+def check_loss_is_finite(h: History) -> Finding | None:
+    """Find a loss that is NaN or infinite, and its likely cause."""
     kind = "non_finite"
     if h.broken is None:
-        return (
-            Finding(
-                kind,
-                "ok",
-                "Every loss is a finite number.",
-                f"{h.num_lines} lines up to step {h.step}",
-            )
-            if h.num_lines
-            else None
-        )
+        if not h.num_lines:
+            return None
+        evidence = f"{h.num_lines} lines up to step {h.step}"
+        return Finding(kind, "ok", "Every loss is a finite number.", evidence)
     step, value = h.broken
-    evidence = [f"loss {value} at step {step}"]
+    parts = [f"loss {value} at step {step}"]
     if h.last_finite:
-        evidence.append(f"last finite loss {_text(h.last_finite[1])} at step {h.last_finite[0]}")
+        parts.append(f"last finite loss {_text(h.last_finite[1])} at step {h.last_finite[0]}")
     if h.lr is not None:
-        evidence.append(f"learning rate {_text(h.lr)}")
+        parts.append(f"learning rate {_text(h.lr)}")
     grew = False
     if h.largest_gradient and h.gradient.count:
-        at, norm = h.largest_gradient
+        largest_step, norm = h.largest_gradient
         grew = norm > 10 * h.gradient.start > 0
-        evidence.append(
-            f"largest gradient norm before it {_text(norm)} at step {at} (at the start {_text(h.gradient.start)})"
+        parts.append(
+            f"largest gradient norm before it {_text(norm)} at step {largest_step} "
+            f"(at the start {_text(h.gradient.start)})"
         )
-    lower = (
-        f"a third of the learning rate ({_text(h.lr / 3)} there)"
-        if h.lr
-        else "a third of the learning rate"
-    )
-    tries = (
-        f"gradients grew before it, so start over (--fresh) with {lower}, or with a longer warm-up (--optimizer.warmup_epochs)"
-        if grew
-        else "gradients did not grow before it, so something overflowed at once: start over (--fresh) with --precision float32 if it was "
-        f"another; if that does not help, with {lower} or a longer warm-up (--optimizer.warmup_epochs)"
-    )
     return Finding(
         kind,
         "stop",
-        "The loss is no longer a number: nothing after this step is learnt.",
-        "; ".join(evidence),
-        _sentence(tries),
+        "The loss is NaN or infinite; the run is not learning.",
+        "; ".join(parts),
+        _advice_against_nan(h.lr, grew),
+    )
+
+
+def _advice_against_nan(lr: float | None, gradients_grew: bool) -> str:
+    lower = "a third of the learning rate"
+    if lr:
+        lower += f" ({_text(lr / 3)})"
+    if gradients_grew:
+        return (
+            f"Gradients grew before it, so start over (--fresh) with {lower}, "
+            "or with a longer warm-up (--optimizer.warmup_epochs)."
+        )
+    return (
+        "Gradients did not grow before it, so a number overflowed at once: start over (--fresh) "
+        "with --precision float32 if the run had another precision. If that does not help, use "
+        f"{lower} or a longer warm-up (--optimizer.warmup_epochs)."
     )
 
 
 def check_divergence(h: History) -> Finding | None:
+    """Find a loss that has risen instead of fallen."""
     if not h.loss.settled() or h.broken:
         return None
     kind, start, now, best = "divergence", h.loss.start, h.loss.now, h.loss.lowest
     evidence = f"loss {_text(start)} at the start, {_text(best)} at best, {_text(now)} {h.where}"
-    advice = "Resume from a checkpoint before the rise with a third of the learning rate, or a longer warm-up."
-    # MoCo begins far below its plateau, for the queue is random then, so the value at random counts as a start too.
+    advice = (
+        "Resume from a checkpoint before the rise with a third of the learning rate, or with a "
+        "longer warm-up."
+    )
+    # MoCo starts far below its plateau, because its queue is random at first. So the loss of random
+    # embeddings counts as a start too.
     high = max(start, h.range[1]) + h.scale / 2 if h.range else start + h.scale
     if now > high:
-        return Finding(
-            kind, "warning", "The loss diverges: it is well above where it began.", evidence, advice
-        )
-    # Only where nothing but trouble raises a loss again: teachers, queues and their schedules do so in good health.
-    steady = h.context.method.lower() in ("smi", "barlowtwins", "vicreg", "simclr")
-    if steady and start - best > 0.2 * h.scale and now > best + 0.9 * (start - best):
-        return Finding(
-            kind,
-            "warning",
-            "The loss diverges: what it had gained is lost again.",
-            evidence,
-            advice,
-        )
+        sentence = "The loss diverges: it is well above its start."
+        return Finding(kind, "warning", sentence, evidence, advice)
+    # Only for losses that rise in trouble alone: with teachers and queues a healthy loss may rise.
+    lost = start - best > 0.2 * h.scale and now > best + 0.9 * (start - best)
+    if lost and not h.context.description.loss_may_rise:
+        sentence = "The loss diverges: it has lost what it had gained."
+        return Finding(kind, "warning", sentence, evidence, advice)
     if start - now > 0.02 * h.scale:
         return Finding(kind, "ok", "The loss falls.", evidence)
     return None
 
 
 def check_gradient(h: History) -> Finding | None:
+    """Find gradients that explode, or are NaN or infinite."""
     kind = "exploding_gradient"
     if h.broken or h.num_lines < 2 * WINDOW:
         return None
-    advice = "Lower the learning rate, lengthen the warm-up, or train in float32 precision."
+    advice = "Lower the learning rate, use a longer warm-up, or train in float32 precision."
     if h.bad_gradients >= WINDOW:
-        evidence = (
-            f"gradient norm infinite or no number in the last {h.bad_gradients} lines, {h.where}"
-        )
-        return Finding(
-            kind, "warning", "Gradients are no numbers: nothing is learnt.", evidence, advice
-        )
+        evidence = f"gradient norm NaN or infinite in the last {h.bad_gradients} lines, {h.where}"
+        sentence = "Gradients are NaN or infinite; the run is not learning."
+        return Finding(kind, "warning", sentence, evidence, advice)
     if not h.gradient.settled():
         return None
     start, now = h.gradient.start, h.gradient.now
     evidence = f"gradient norm {_text(start)} at the start, {_text(now)} {h.where}"
     if start > 0 and min(h.gradient.last) > 100 * start:
         return Finding(kind, "warning", "Gradients explode.", evidence, advice)
-    return (
-        Finding(kind, "ok", "Gradients keep to their size.", evidence)
-        if now <= 10 * start
-        else None
-    )
+    if now <= 10 * start:
+        return Finding(kind, "ok", "Gradients keep their size.", evidence)
+    return None
 
 
 def check_collapse(h: History) -> Finding | None:
-    kind, method = "collapse", h.context.method.lower()
+    """Find features or embeddings that are the same for all images."""
     if h.broken or h.num_lines < 2 * WINDOW or h.context.batch_size < 2:
         return None
-    advice = _AGAINST_COLLAPSE.get(
-        method, "lower the learning rate, and check that nothing rewards equal outputs"
-    )
-    advice = _sentence(f"what is collapsed seldom recovers; start again: {advice}")
-    spread = h.spread.now if h.spread.settled() else None
-    if spread is not None:
-        top = max(h.spread.last)
-        evidence = f"feature std at {spread:.1%} of what directions spread evenly have, {h.where}; {h.spread.start:.1%} at the start"
-        # Untrained networks give all images much the same direction: what counts is a fall, or that training has not parted them.
-        if (top < 0.05 and top < 0.1 * h.spread.start) or (top < 0.01 and h.late(0.1)):
-            return Finding(
-                kind,
-                "warning",
-                "Features have collapsed: all images look the same to the encoder.",
-                evidence,
-                advice,
-            )
-    if (
-        h.rank.settled()
-        and h.context.feature_dim > 2
-        and max(h.rank.last) < 1.2
-        and (h.rank.start > 2 or h.late(0.3))
-    ):
-        evidence = f"effective rank {_text(h.rank.now)} of {_possible_rank(h)} {h.where}; {_text(h.rank.start)} at the start"
-        return Finding(
-            kind,
-            "warning",
-            "Features have collapsed: they differ in one direction only.",
-            evidence,
-            advice,
-        )
-    # Their loss is at its best where everything is the same; features that are spread out are a proof of health all the same.
-    perfect = (
-        h.range is not None
-        and h.loss.settled()
-        and max(h.loss.last) < h.range[0] + 0.001 * (h.range[1] - h.range[0])
-    )
-    if method in ("byol", "simsiam") and perfect and (spread is None or spread < 0.5):
-        evidence = f"loss {h.loss.now:.5f} {h.where}: every prediction is exact, which on real images is too good to be true"
-        return Finding(
-            kind,
-            "warning",
-            "Embeddings have collapsed: all images have the same one.",
-            evidence,
-            advice,
-        )
+    return _small_spread(h) or _rank_of_one(h) or _perfect_loss(h) or _healthy_spread(h)
+
+
+def _collapse(h: History, sentence: str, evidence: str) -> Finding:
+    remedies = h.context.description.collapse_remedies
+    advice = f"A collapsed run seldom recovers, so start again. {remedies}"
+    return Finding("collapse", "warning", sentence, evidence, advice)
+
+
+def _spread_evidence(h: History) -> str:
     return (
-        Finding(kind, "ok", "Features differ between images.", evidence)
-        if spread is not None and spread > 0.1
-        else None
+        f"feature std at {h.spread.now:.1%} of that of evenly spread directions, {h.where}; "
+        f"{h.spread.start:.1%} at the start"
     )
 
 
-_AGAINST_COLLAPSE = {
-    "smi": "raise redundancy_weight two to ten times, or lower the learning rate",
-    "barlowtwins": "raise redundancy_weight two to ten times, or lower the learning rate",
-    "vicreg": "raise variance_weight, or lower the learning rate",
-    "simclr": "take a larger batch or a lower temperature (0.1 to 0.5), or lower the learning rate",
-    "byol": "bring the teacher's momentum nearer to 1, lower the learning rate, and keep batch norm in projector and predictor",
-    "moco": "bring the momentum nearer to 1 (0.999), take a longer queue, or lower the learning rate",
-    "mocov2": "bring the momentum nearer to 1 (0.999), take a longer queue, or lower the learning rate",
-    "simsiam": "lower the learning rate, keep batch norm behind the projector's last layer, and the predictor's learning rate constant",
-    "swav": "hold the prototypes still for the first epoch, lower epsilon (0.05 to 0.03), or lower the learning rate",
-    "dino": "lower the teacher's temperature (0.04), bring its momentum nearer to 1, or lower the learning rate",
-    "pirl": "take more negatives, or lower the learning rate",
-}
+def _small_spread(h: History) -> Finding | None:
+    if not h.spread.settled():
+        return None
+    top = max(h.spread.last)
+    # Untrained networks give all images nearly the same direction. A collapse is a fall from there,
+    # or a spread that training has not increased.
+    if (top < 0.05 and top < 0.1 * h.spread.start) or (top < 0.01 and h.late(0.1)):
+        sentence = "Features have collapsed: all images look the same to the encoder."
+        return _collapse(h, sentence, _spread_evidence(h))
+    return None
 
 
-def _possible_rank(h: History) -> int:
+def _rank_of_one(h: History) -> Finding | None:
+    if not h.rank.settled() or h.context.feature_dim <= 2 or max(h.rank.last) >= 1.2:
+        return None
+    if h.rank.start > 2 or h.late(0.3):
+        sentence = "Features have collapsed: they differ in one direction only."
+        return _collapse(h, sentence, _rank_evidence(h))
+    return None
+
+
+def _perfect_loss(h: History) -> Finding | None:
+    """Find the least loss where equal embeddings give it, unless features are spread out."""
+    if not h.context.description.least_loss_is_collapse or h.range is None or not h.loss.settled():
+        return None
+    if max(h.loss.last) >= h.range[0] + 0.001 * (h.range[1] - h.range[0]):
+        return None
+    if h.spread.settled() and h.spread.now >= 0.5:
+        return None
+    evidence = (
+        f"loss {h.loss.now:.5f} {h.where}: every prediction is exact, "
+        "which does not happen with real images"
+    )
+    sentence = "Embeddings have collapsed: all images have the same embedding."
+    return _collapse(h, sentence, evidence)
+
+
+def _healthy_spread(h: History) -> Finding | None:
+    if not h.spread.settled() or h.spread.now <= 0.1:
+        return None
+    return Finding("collapse", "ok", "Features differ between images.", _spread_evidence(h))
+
+
+def _max_rank(h: History) -> int:
     return max(1, min(h.context.batch_size - 1, h.context.feature_dim))  # centring takes one
 
 
+def _rank_evidence(h: History) -> str:
+    return (
+        f"effective rank {_text(h.rank.now)} of {_max_rank(h)} {h.where}; "
+        f"{_text(h.rank.start)} at the start"
+    )
+
+
 def check_rank(h: History) -> Finding | None:
+    """Find features that use few of their dimensions."""
     kind = "dimensional_collapse"
-    if h.broken or not h.rank.settled() or _is_trouble(check_collapse(h)):
+    if h.broken or not h.rank.settled() or _is_problem(check_collapse(h)):
         return None
-    start, now, possible = h.rank.start, h.rank.now, _possible_rank(h)
-    evidence = f"effective rank {_text(now)} of {possible} {h.where}; {_text(start)} at the start"
-    # An untrained network's features lie in few dimensions (2 to 10), and training opens them up. So a low rank is a finding only late, and
-    # only where it has not risen.
-    fallen = now < 0.05 * possible and now < 0.5 * start
-    never_rose = now < 0.02 * possible and now < start
+    start, now, highest = h.rank.start, h.rank.now, _max_rank(h)
+    # The features of an untrained network lie in few dimensions (2 to 10), and training increases
+    # them. So a low rank is a finding only late, and only if it has not risen.
+    fallen = now < 0.05 * highest and now < 0.5 * start
+    never_rose = now < 0.02 * highest and now < start
     if h.late(0.3) and (fallen or never_rose):
-        advice = (
-            "Raise redundancy_weight, or take a larger batch."
-            if h.context.method.lower() in ("smi", "barlowtwins")
-            else "Take a larger batch or a wider projector, or a lower learning rate; objectives that part coordinates or samples "
-            "(SMI, BarlowTwins, VICReg) suffer least from it."
-        )
         return Finding(
             kind,
             "warning",
             "Features use few of their dimensions, and fewer than before training.",
-            evidence,
-            advice,
+            _rank_evidence(h),
+            h.context.description.low_rank_remedies,
         )
-    return (
-        Finding(kind, "ok", "Features use many dimensions.", evidence)
-        if now > 0.1 * possible
-        else None
-    )
-
-
-def check_learning(h: History) -> Finding | None:
-    kind = "not_learning"
-    if (
-        h.broken
-        or h.loss.count < 4 * WINDOW
-        or not h.late(0.3)
-        or _is_trouble(check_collapse(h))
-        or _is_trouble(check_divergence(h))
-    ):
-        return None
-    if len(h.probes) > 1 and h.probes[-1][0] > h.probes[0][0] + 0.05:
-        return None  # whatever the loss says, features get better
-    if h.range and h.loss.now < h.range[0] + 0.15 * h.scale:
-        return None  # it had learnt most of what there is before the first lines
-    moved = abs(h.loss.now - h.loss.start)
-    if moved < 0.02 * h.scale and h.loss.highest - h.loss.lowest < 0.05 * h.scale:
-        evidence = f"loss {_text(h.loss.start)} at the start, {_text(h.loss.now)} {h.where}"
-        if h.range:
-            evidence += f"; random embeddings give {_text(h.range[1])}"
-        advice = "Raise the learning rate three to ten times; if that does not help, look at the views (`smi views`): they must share content."
-        return Finding(kind, "warning", "The loss has not moved since the start.", evidence, advice)
+    if now > 0.1 * highest:
+        return Finding(kind, "ok", "Features use many dimensions.", _rank_evidence(h))
     return None
 
 
+def check_learning(h: History) -> Finding | None:
+    """Find a loss that does not move."""
+    if h.broken or h.loss.count < 4 * WINDOW or not h.late(0.3):
+        return None
+    if _is_problem(check_collapse(h)) or _is_problem(check_divergence(h)):
+        return None
+    if len(h.probes) > 1 and h.probes[-1][0] > h.probes[0][0] + 0.05:
+        return None  # features improve, although the loss does not show it
+    if h.range and h.loss.now < h.range[0] + 0.15 * h.scale:
+        return None  # it had learned most of what can be learned before the first lines
+    moved = abs(h.loss.now - h.loss.start)
+    if moved >= 0.02 * h.scale or h.loss.highest - h.loss.lowest >= 0.05 * h.scale:
+        return None
+    evidence = f"loss {_text(h.loss.start)} at the start, {_text(h.loss.now)} {h.where}"
+    if h.range:
+        evidence += f"; random embeddings give {_text(h.range[1])}"
+    advice = (
+        "Raise the learning rate three to ten times. If that does not help, look at the views "
+        "(`smi views`): they must share content."
+    )
+    sentence = "The loss has not moved since the start."
+    return Finding("not_learning", "warning", sentence, evidence, advice)
+
+
 def check_range(h: History) -> Finding | None:
-    if h.broken or h.range is None or h.loss.count < WINDOW or _is_trouble(check_divergence(h)):
+    """Find a loss outside the range of its method."""
+    if h.broken or h.range is None or h.loss.count < WINDOW or _is_problem(check_divergence(h)):
         return None
     kind, now, (lowest, random) = "loss_range", h.loss.now, h.range
-    size = f"N = {h.context.batch_size}" + (
-        f", K = {h.context.embedding_dim}" if h.context.embedding_dim else ""
+    sizes = f"N = {h.context.batch_size}"
+    if h.context.embedding_dim:
+        sizes += f", K = {h.context.embedding_dim}"
+    evidence = (
+        f"loss {_text(now)} {h.where}; for {h.context.method} with {sizes} "
+        f"the least is {_text(lowest)}, random embeddings give {_text(random)}"
     )
-    limits = f"the least is {_text(lowest)}, random embeddings give {_text(random)}"
-    evidence = f"loss {_text(now)} {h.where}; for {h.context.method} with {size} {limits}"
     if now < lowest - 0.02 * h.scale:
-        advice = "The run's settings and the loss it trains with do not agree: check batch size, embedding width and weights in config.yaml."
+        advice = (
+            "The settings of the run do not match the loss it trains with: check batch size, "
+            "embedding width and weights in config.yaml."
+        )
         return Finding(kind, "warning", "The loss is lower than it can be.", evidence, advice)
     if not h.late(0.3) or not h.loss.settled():
         return None
     if now > random + h.scale / 4:
-        advice = "Lower the learning rate, lengthen the warm-up, and look at the views (`smi views`): they must share content."
-        return Finding(
-            kind,
-            "warning",
-            "The loss is still worse than that of random embeddings.",
-            evidence,
-            advice,
+        advice = (
+            "Lower the learning rate, use a longer warm-up, and look at the views (`smi views`): "
+            "they must share content."
         )
-    return (
-        Finding(kind, "ok", "The loss is where it should be.", evidence) if now <= random else None
-    )
+        sentence = "The loss is still worse than that of random embeddings."
+        return Finding(kind, "warning", sentence, evidence, advice)
+    if now <= random:
+        return Finding(kind, "ok", "The loss is in its expected range.", evidence)
+    return None
 
 
-def check_pairs(h: History) -> Finding | None:
+def check_signs(h: History) -> Finding | None:
+    """Find opposite views of the same image, where the loss does not prevent them."""
     kind = "anticorrelated"
-    if (
-        h.broken
-        or h.context.method.lower() != "smi"
-        or not h.anticorrelated.settled()
-        or not h.late(0.1)
-    ):
+    if h.broken or not h.context.description.ignores_sign:
+        return None
+    if not h.anticorrelated.settled() or not h.late(0.1):
         return None
     evidence = f"{h.anticorrelated.now:.0%} of positive pairs have a negative correlation {h.where}"
     if min(h.anticorrelated.last) > 0.25:
         advice = (
-            "SMI's dependency is even in the correlation, so opposite views count as aligned and stay so: start again with a lower "
-            "learning rate or a longer warm-up, or with milder crops."
+            "The loss is even in the correlation, so opposite views count as aligned and stay "
+            "opposite. Start again with a lower learning rate, a longer warm-up or milder crops."
         )
-        return Finding(
-            kind,
-            "warning",
-            "Many views of the same image are opposites of each other.",
-            evidence,
-            advice,
-        )
-    return (
-        Finding(kind, "ok", "Views of the same image agree in sign.", evidence)
-        if h.anticorrelated.now < 0.1
-        else None
-    )
+        sentence = "Many views of the same image are opposites of each other."
+        return Finding(kind, "warning", sentence, evidence, advice)
+    if h.anticorrelated.now < 0.1:
+        return Finding(kind, "ok", "Views of the same image agree in sign.", evidence)
+    return None
 
 
 def check_waiting(h: History) -> Finding | None:
+    """Find a run that spends much of its time waiting for images."""
     kind = "data_bound"
     if not h.waiting.settled():
         return None
@@ -320,65 +305,62 @@ def check_waiting(h: History) -> Finding | None:
     evidence = f"{h.waiting.now:.0%} of the time is spent waiting for images {h.where}{speed}"
     if min(h.waiting.last) > 0.3:
         advice = (
-            "What is learnt is right, only slow: keep decoded images in the cache (free some disk), use a smaller image size, or leave "
-            "more cores to the run."
+            "The run learns correctly but slowly: keep decoded images in the cache (free some disk "
+            "space), use a smaller image size, or leave more cores to the run."
         )
         return Finding(kind, "warning", "The machine waits for images.", evidence, advice)
     return Finding(kind, "ok", "Images arrive in time.", evidence)
 
 
 def check_accuracy(h: History) -> Finding | None:
+    """Find features that are no better than guessing, or that have become worse."""
     kind = "chance"
     if not h.probes:
         return None
     (first, _), (now, chance) = h.probes[0], h.probes[-1]
-    evidence = f"nearest neighbours are right for {now:.1%}, guessing for {chance:.1%}, at step {h.probe_step}"
-    late = h.probed_late(0.5)
-    margin = min(0.02, chance / 2)  # what a small validation set may give by luck
-    if late and all(accuracy < guess + margin for accuracy, guess in h.probes[-2:]):
-        advice = "Look at the views (`smi views`) and at the other findings; if there are none, train longer or with a higher learning rate."
-        return Finding(kind, "warning", "Features are no better than guessing.", evidence, advice)
-    if (
-        late
-        and len(h.probes) >= 3
-        and all(accuracy < first - 0.03 for accuracy, _ in h.probes[-2:])
-    ):
-        advice = "What the views change may be what tells the classes apart: choose milder ones (`smi views`), or lower the learning rate."
-        return Finding(
-            kind,
-            "warning",
-            "Features have become worse than in the beginning.",
-            f"{evidence}; {first:.1%} at first",
-            advice,
-        )
-    return (
-        Finding(kind, "ok", "Features tell classes apart.", evidence)
-        if now > chance + margin
-        else None
+    evidence = (
+        f"nearest neighbours are right for {now:.1%}, guessing for {chance:.1%}, "
+        f"at step {h.probe_step}"
     )
+    late = h.probed_late(0.5)
+    margin = min(0.02, chance / 2)  # a small validation set may give this by luck
+    if late and all(accuracy < guess + margin for accuracy, guess in h.probes[-2:]):
+        advice = (
+            "Look at the views (`smi views`) and at the other findings. If there are none, train "
+            "longer or with a higher learning rate."
+        )
+        return Finding(kind, "warning", "Features are no better than guessing.", evidence, advice)
+    worse = all(accuracy < first - 0.03 for accuracy, _ in h.probes[-2:])
+    if late and len(h.probes) >= 3 and worse:
+        advice = (
+            "The views may change the features that separate the classes: choose milder ones "
+            "(`smi views`), or lower the learning rate."
+        )
+        sentence = "Features have become worse than at the start."
+        evidence = f"{evidence}; {first:.1%} at first"
+        return Finding(kind, "warning", sentence, evidence, advice)
+    if now > chance + margin:
+        return Finding(kind, "ok", "Features separate the classes.", evidence)
+    return None
 
 
 CHECKS = (
-    check_finite,
+    check_loss_is_finite,
     check_divergence,
     check_gradient,
     check_collapse,
     check_rank,
     check_learning,
     check_range,
-    check_pairs,
+    check_signs,
     check_waiting,
     check_accuracy,
 )
 
 
-def _is_trouble(finding: Finding | None) -> bool:
+def _is_problem(finding: Finding | None) -> bool:
     return finding is not None and finding.level != "ok"
 
 
 def _text(number: float) -> str:
     return f"{number:.4g}"
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."

@@ -1,21 +1,25 @@
-"""`smi doctor RUN`: what a run's folder says about its health. Reads files, needs no torch."""
+"""Diagnose a run from the files in its folder, for `smi doctor`; needs no torch."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from smi.errors import UserError
-from smi.health import Context, Finding, diagnose, expected_range
+from smi.health.checks import Finding, Level
+from smi.health.context import Context
 from smi.health.history import WINDOW, finite_number
+from smi.health.watch import find_problems
+from smi.methods.description import MethodDescription
+from smi.runs.run import Run
+from smi.terminal import quietly
+
+MIN_LINES = 2 * WINDOW  # fewer lines of metrics do not allow a verdict
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is printed. `steps` and `epoch`: how far the run has come."""
+    """Hold the health of a run; `steps` and `epoch` say how far it has come."""
 
     folder: str
     method: str
@@ -24,134 +28,133 @@ class Diagnosis:
     epoch: float | None
     epochs: float | None
     verdict: str
-    expected_range: (
-        tuple[float, float] | None
-    )  # of the loss: the least, and that of random embeddings
+    expected_range: tuple[float, float] | None  # the least loss, and that of random embeddings
     findings: list[Finding]
 
+    @property
+    def level(self) -> Level:
+        """Return the worst level of all findings."""
+        levels = {finding.level for finding in self.findings}
+        if "stop" in levels:
+            return "stop"
+        return "warning" if "warning" in levels else "ok"
 
-def print_doctor(folder: Path, *, as_json: bool) -> None:
-    diagnosis = examine(folder)
-    print(json.dumps(asdict(diagnosis), indent=2, allow_nan=False) if as_json else _text(diagnosis))
+    def text(self) -> str:
+        """Return the verdict, then each finding with its evidence and advice."""
+        total = f" of {self.epochs:g}" if self.epochs else ""
+        epoch = f", epoch {self.epoch:.4g}{total}" if self.epoch is not None else ""
+        lines = [self.verdict, f"  {self.method}, step {self.steps:,}{epoch}, {self.status}", ""]
+        for finding in self.findings:
+            lines.append(f"{finding.level:<9}{finding.sentence}")
+            lines.append(f"         {finding.evidence}")
+            if finding.advice:
+                lines.append(f"         What to do: {finding.advice}")
+        return "\n".join(lines).rstrip()
 
-
-def examine(folder: Path) -> Diagnosis:
-    config, run = _config(folder), _run(folder)
-    context = _context(config, run)
-    lines = _lines(folder / "metrics.jsonl")
-    findings = diagnose(context, lines)
-    training = [line for line in lines if "loss" in line]
-    last = training[-1] if training else {}
-    return Diagnosis(
-        folder=str(folder),
-        method=context.method,
-        status=str(run.get("status", "unknown")),
-        steps=int(finite_number(last, "step") or 0),
-        epoch=finite_number(last, "epoch"),
-        epochs=context.epochs,
-        verdict=_verdict(findings, len(training)),
-        expected_range=expected_range(context),
-        findings=findings,
-    )
-
-
-# -------------------------------------------------------------------------------------------------------------------- what is read
+    def plain(self) -> dict[str, Any]:
+        """Return all fields as plain values."""
+        return asdict(self)
 
 
-def _config(folder: Path) -> Mapping[str, Any]:
-    try:
-        config = yaml.safe_load(_read(folder, "config.yaml"))
-    except yaml.YAMLError as error:
-        raise UserError(
-            f"{folder / 'config.yaml'} is not YAML: {str(error).splitlines()[0]}"
-        ) from error
-    if not isinstance(config, Mapping) or "method" not in config:
-        raise UserError(
-            f"{folder / 'config.yaml'} names no method: it is not the configuration of a run"
+def diagnose(run: str | Path | Run, *, quiet: bool = False) -> Diagnosis:
+    """Diagnose a run, finished or not, from its metrics.
+
+    diagnosis = smi.diagnose("runs/mine")
+    print(diagnosis.verdict, diagnosis.findings[0].advice)
+    """
+    with quietly(quiet):
+        if not isinstance(run, Run):
+            run = Run(run)
+        context = context_of(run)
+        lines = run.lines()
+        findings = find_problems(context, lines)
+        training = [line for line in lines if "loss" in line]
+        last = training[-1] if training else {}
+        return Diagnosis(
+            folder=str(run.folder),
+            method=context.method,
+            status=str(_about(run).get("status", "unknown")),
+            steps=int(finite_number(last, "step") or 0),
+            epoch=finite_number(last, "epoch"),
+            epochs=context.epochs,
+            verdict=_verdict(findings, len(training)),
+            expected_range=context.description.loss_range,
+            findings=findings,
         )
-    return config
 
 
-def _run(folder: Path) -> Mapping[str, Any]:
-    try:
-        run = json.loads(_read(folder, "run.json"))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{folder / 'run.json'} is not JSON: {error}") from error
-    if not isinstance(run, Mapping):
-        raise UserError(f"{folder / 'run.json'} does not describe a run")
-    return run
+# ------------------------------------------------------------------------------- reading the run
 
 
-def _read(folder: Path, name: str) -> str:
-    if not folder.is_dir():
-        raise UserError(f"there is no folder {folder}: give that of a run")
-    if not (folder / name).is_file():
-        raise UserError(f"{folder} is not the folder of a run: it has no {name}")
-    return (folder / name).read_text(encoding="utf-8", errors="replace")
-
-
-def _context(config: Mapping[str, Any], run: Mapping[str, Any]) -> Context:
-    method = (
-        config["method"] if isinstance(config["method"], Mapping) else {"name": config["method"]}
-    )
-    world_size = _whole(run, "world_size") or 1
+def context_of(run: Run) -> Context:
+    """Return what the numbers of a run depend on, from config.yaml and run.json."""
+    config, about = run.config, _about(run)
+    method = config.get("method")
+    if isinstance(method, str):
+        method = {"name": method}
+    if not isinstance(method, Mapping) or "name" not in method:
+        raise UserError(f"{run.folder / 'config.yaml'} does not name the method of a run")
+    world_size = _positive(about, "world_size") or 1
+    total_batch_size = _positive(config, "batch_size") or 0
+    name = str(method["name"])
+    batch_size = _positive(about, "batch_per_device") or total_batch_size // world_size
+    description = about.get("method")
+    if not isinstance(description, Mapping):
+        sizes = {
+            "batch_size": batch_size,
+            "embedding_dim": _positive(about, "embedding_dim"),
+            "world_size": world_size,
+            "num_views": _positive(about, "num_views") or 2,
+        }
+        settings = {str(key): value for key, value in method.items() if key != "name"}
+        description = _describe_by_class(name, sizes, settings)
     return Context(
-        method=str(method.get("name", "unknown")),
-        batch_size=_whole(run, "batch_per_device")
-        or (_whole(config, "batch_size") or 0) // world_size,
-        embedding_dim=_whole(run, "embedding_dim"),
-        feature_dim=_whole(run, "feature_dim") or 0,
-        num_views=_whole(run, "num_views") or 2,
-        settings={str(name): value for name, value in method.items() if name != "name"},
-        world_size=world_size,
+        method=name,
+        batch_size=batch_size,
+        embedding_dim=_positive(about, "embedding_dim"),
+        feature_dim=_positive(about, "feature_dim") or 0,
         epochs=finite_number(config, "epochs"),
+        description=MethodDescription.parse(description),
     )
 
 
-def _whole(values: Mapping[str, Any], key: str) -> int | None:
+def _describe_by_class(
+    name: str, sizes: Mapping[str, Any], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Describe the method of a run by its class: earlier versions did not write this down."""
+    from smi.methods import LossSetup, find_method  # imports torch
+
+    try:
+        method = find_method(name)
+    except Exception:  # the user's module may be gone, or fail in any way
+        return {}
+    return method.describe(LossSetup(**sizes, settings=settings))
+
+
+def _about(run: Run) -> Mapping[str, Any]:
+    """Return run.json, which is empty before the first step."""
+    about: Any = run.about
+    if not isinstance(about, Mapping):
+        raise UserError(f"{run.folder / 'run.json'} does not describe a run")
+    return about
+
+
+def _positive(values: Mapping[str, Any], key: str) -> int | None:
     value = values.get(key)
     return value if isinstance(value, int) and value > 0 else None
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """A line that a crash cut short is left out, and so is what a resumed run wrote behind it on the same line."""
-    lines = []
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    for row in text.split("\n"):
-        try:
-            line = json.loads(row)
-        except ValueError:
-            continue
-        if isinstance(line, dict):
-            lines.append(line)
-    return lines
-
-
-# ----------------------------------------------------------------------------------------------------------------- what is printed
-
-
 def _verdict(findings: list[Finding], num_lines: int) -> str:
-    trouble = [finding for finding in findings if finding.level != "ok"]
-    if any(finding.level == "stop" for finding in trouble):
+    problems = [finding for finding in findings if finding.level != "ok"]
+    if any(finding.level == "stop" for finding in problems):
         return "This run is broken: stop it, and start again from its last good checkpoint."
-    if trouble:
+    if len(problems) == 1:
+        return "This run needs attention: one thing is wrong."
+    if problems:
+        return f"This run needs attention: {len(problems)} things are wrong."
+    if num_lines < MIN_LINES:
         return (
-            "This run needs attention: one thing is wrong."
-            if len(trouble) == 1
-            else f"This run needs attention: {len(trouble)} things are wrong."
+            f"It is too early to say: there are {num_lines} lines of metrics, "
+            f"and {MIN_LINES} are needed."
         )
-    if num_lines < 2 * WINDOW:
-        return f"It is too early to say: there are {num_lines} lines of metrics, and {2 * WINDOW} are needed."
     return "This run looks healthy."
-
-
-def _text(d: Diagnosis) -> str:
-    of = f" of {d.epochs:g}" if d.epochs else ""
-    epoch = f", epoch {d.epoch:.4g}{of}" if d.epoch is not None else ""
-    lines = [d.verdict, f"  {d.method}, step {d.steps:,}{epoch}, {d.status}", ""]
-    for finding in d.findings:
-        lines.append(f"{finding.level:<9}{finding.sentence}")
-        lines.append(f"         {finding.evidence}")
-        if finding.advice:
-            lines.append(f"         What to do: {finding.advice}")
-    return "\n".join(lines).rstrip()

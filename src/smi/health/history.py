@@ -1,4 +1,4 @@
-"""What is remembered of a run's metrics: first, last and extreme values, a fold over the lines."""
+"""Summarise the metrics of a run: first, last and extreme values, updated line by line."""
 
 import math
 import statistics
@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from smi.health.ranges import Context, expected_range, number
+from smi.health.context import Context
 
 Line = Mapping[str, Any]
 
-WINDOW = 5  # lines whose median is "now", and "the start"
+WINDOW = 5  # lines; their median is the value now, or at the start
 
 
 @dataclass
 class Series:
-    """One number over the lines: its first values, its last, and between which values its rolling median has been."""
+    """Summarise one metric: its first and last values and the extremes of its rolling median."""
 
     first: list[float] = field(default_factory=list)
     last: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -25,6 +25,7 @@ class Series:
     highest: float = -math.inf
 
     def add(self, value: float | None) -> None:
+        """Add the value of a line; None, NaN and infinity are skipped."""
         if value is None or not math.isfinite(value):
             return
         self.count += 1
@@ -32,24 +33,27 @@ class Series:
             self.first.append(value)
         self.last.append(value)
         if self.count >= WINDOW:
-            self.lowest, self.highest = min(self.lowest, self.now), max(self.highest, self.now)
+            self.lowest = min(self.lowest, self.now)
+            self.highest = max(self.highest, self.now)
 
     @property
     def start(self) -> float:
+        """Return the median of the first values."""
         return statistics.median(self.first)
 
     @property
     def now(self) -> float:
+        """Return the median of the last values."""
         return statistics.median(self.last)
 
     def settled(self) -> bool:
-        """First and last values are of different lines."""
+        """Tell whether the first and the last values are of different lines."""
         return self.count >= 2 * WINDOW
 
 
 @dataclass
 class History:
-    """All that the checks know of a run: a fold over its lines."""
+    """Hold everything the checks know about a run."""
 
     context: Context
     step: int = 0
@@ -58,9 +62,8 @@ class History:
     num_lines: int = 0
     loss: Series = field(default_factory=Series)
     gradient: Series = field(default_factory=Series)
-    spread: Series = field(
-        default_factory=Series
-    )  # feature std times sqrt(F): 1 where features point everywhere alike
+    # Feature std times sqrt(F): 1 where features point in all directions equally.
+    spread: Series = field(default_factory=Series)
     rank: Series = field(default_factory=Series)
     anticorrelated: Series = field(default_factory=Series)
     waiting: Series = field(default_factory=Series)
@@ -69,15 +72,17 @@ class History:
     probe_epoch: float | None = None
     lr: float | None = None
     last_finite: tuple[int, float] | None = None  # step, loss
-    broken: tuple[int, float] | None = None  # the first step whose loss is no number
-    largest_gradient: tuple[int, float] | None = None  # before it broke
-    bad_gradients: int = 0  # lines in a row whose gradient norm is no number
+    broken: tuple[int, float] | None = None  # the first step with a loss that is not finite
+    largest_gradient: tuple[int, float] | None = None  # before that step
+    bad_gradients: int = 0  # consecutive lines with a gradient norm that is not finite
 
-    def __post_init__(self) -> None:
-        self.range = expected_range(self.context)
+    @property
+    def range(self) -> tuple[float, float] | None:
+        """Return the least loss and that of random embeddings, if they are known."""
+        return self.context.description.loss_range
 
     def add(self, line: Line) -> bool:
-        """False if the line's step was there before, or it has none."""
+        """Add a line; return False if it has no step, or one that was added before."""
         step = finite_number(line, "step")
         if step is None:
             return False
@@ -92,9 +97,8 @@ class History:
             self._add_loss(line)
         gradient = number(line, "gradient_norm")
         self.gradient.add(gradient)
-        self.bad_gradients = (
-            self.bad_gradients + 1 if gradient is not None and not math.isfinite(gradient) else 0
-        )
+        is_bad = gradient is not None and not math.isfinite(gradient)
+        self.bad_gradients = self.bad_gradients + 1 if is_bad else 0
         std = number(line, "feature_std")
         self.spread.add(None if std is None else std * math.sqrt(max(self.context.feature_dim, 1)))
         self.rank.add(number(line, "effective_rank"))
@@ -109,78 +113,93 @@ class History:
         probe = line["probe"]
         if step <= self.probe_step or not isinstance(probe, Mapping):
             return False
-        self.probe_step, self.probe_epoch = step, finite_number(line, "epoch")
+        self.probe_step = step
+        self.probe_epoch = finite_number(line, "epoch")
         accuracy, chance = finite_number(probe, "knn"), finite_number(probe, "chance")
         if accuracy is not None and chance is not None:
             self.probes.append((accuracy, chance))
         return True
 
     def _add_loss(self, line: Line) -> None:
-        self.lr = number(line, "lr") if "lr" in line else self.lr
-        every = line.get("per_step")
-        every = every if isinstance(every, Mapping) else {}
-        losses = (
-            [*_steps(every, "loss", self.step), (self.step, _as_number(line["loss"]))]
-            if "loss" in line
-            else []
-        )
+        """Find the first loss that is not finite, and the largest gradient before it."""
+        if "lr" in line:
+            self.lr = number(line, "lr")
+        per_step = line.get("per_step")
+        if not isinstance(per_step, Mapping):
+            per_step = {}
+        losses = _steps(per_step, "loss", self.step) if "loss" in line else []
+        if "loss" in line:
+            losses.append((self.step, _as_number(line["loss"])))
         for step, loss in losses:
             if not math.isfinite(loss):
                 self.broken = self.broken or (step, loss)
             elif self.broken is None:
                 self.last_finite = (step, loss)
-        own = number(line, "gradient_norm")
-        for step, norm in [
-            *_steps(every, "gradient_norm", self.step),
-            *([(self.step, own)] if own is not None else []),
-        ]:
+        norms = _steps(per_step, "gradient_norm", self.step)
+        norm_now = number(line, "gradient_norm")
+        if norm_now is not None:
+            norms.append((self.step, norm_now))
+        for step, norm in norms:
             before = self.broken is None or step < self.broken[0]
-            if (
-                before
-                and math.isfinite(norm)
-                and (self.largest_gradient is None or norm > self.largest_gradient[1])
-            ):
+            largest = self.largest_gradient is None or norm > self.largest_gradient[1]
+            if before and math.isfinite(norm) and largest:
                 self.largest_gradient = (step, norm)
         if self.broken is None:
             self.loss.add(number(line, "loss"))
 
     def late(self, share: float) -> bool:
-        """This share of training is done; where its length is not known, a good number of lines."""
+        """Tell whether this share of training is done, or many lines if the length is unknown."""
         if self.epoch is None or not self.context.epochs:
             return self.num_lines >= 10 * WINDOW
         return self.epoch >= share * self.context.epochs
 
     def probed_late(self, share: float) -> bool:
+        """Tell whether the last probe came after this share of training."""
         if self.probe_epoch is None or not self.context.epochs:
             return len(self.probes) >= 3
         return self.probe_epoch >= share * self.context.epochs
 
     @property
     def scale(self) -> float:
-        """How far this loss has to go, to compare its changes with."""
+        """Return how far this loss can fall, to compare its changes with."""
         if self.range:
             return self.range[1] - self.range[0]
         return max(abs(self.loss.start), self.loss.start - self.loss.lowest)
 
     @property
     def where(self) -> str:
+        """Return the current step in words."""
         return f"at step {self.step}"
 
 
-def _as_number(value: Any) -> float:
-    """JSON proper has no NaN: writers put null in its place."""
-    found = number({"": value}, "")
-    return math.nan if found is None else found
-
-
-def _steps(every: Mapping[str, Any], key: str, step: int) -> list[tuple[int, float]]:
-    """The values of all steps since the last line, the last of them that of the line's step."""
-    values = every.get(key)
-    if not isinstance(values, Sequence) or isinstance(values, str):
-        return []
-    return [(step - len(values) + 1 + i, _as_number(value)) for i, value in enumerate(values)]
+def number(line: Line, key: str) -> float | None:
+    """Return the value if it is a number, NaN and infinity included."""
+    value = line.get(key)
+    if value is None:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+    except OverflowError:  # an integer beyond the range of floats
+        return math.inf if value > 0 else -math.inf
 
 
 def finite_number(line: Line, key: str) -> float | None:
+    """Return the value if it is a finite number."""
     value = number(line, key)
     return value if value is not None and math.isfinite(value) else None
+
+
+def _as_number(value: Any) -> float:
+    """Return a float; null stands for NaN, which JSON does not have."""
+    result = number({"": value}, "")
+    return math.nan if result is None else result
+
+
+def _steps(per_step: Mapping[str, Any], key: str, step: int) -> list[tuple[int, float]]:
+    """Return steps and values since the last line; the last value belongs to `step`."""
+    values = per_step.get(key)
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        return []
+    return [(step - len(values) + 1 + i, _as_number(value)) for i, value in enumerate(values)]

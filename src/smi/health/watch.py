@@ -1,85 +1,84 @@
-"""A run's health while it trains, and afterwards."""
+"""Find the problems of a run, during training and afterwards."""
 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from smi.health.checks import Finding, check, check_finite
-from smi.health.history import History, Line
-from smi.health.ranges import Context, number
+from smi.health.checks import Finding, check, check_loss_is_finite
+from smi.health.context import Context
+from smi.health.history import History, Line, number
 
 
 class Watch:
-    """Call it with each line of metrics: it returns what is newly wrong, each kind of trouble once.
+    """Report new problems: call it with each line of metrics; each kind is reported once.
 
-    What it knows is a function of the lines it was given, so a resumed run gives it the earlier ones again. A line of a step it has seen
-    already changes nothing.
+    The result depends only on the lines, so a resumed run repeats the earlier ones. A line of a
+    step that was seen before changes nothing.
     """
 
     def __init__(self, context: Context):
         self._history = History(context)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def __call__(self, line: Line) -> list[Finding]:
         if not self._history.add(line):
             return []
-        found = [
+        findings = [
             finding
             for finding in check(self._history)
-            if finding.level != "ok" and finding.kind not in self._told
+            if finding.level != "ok" and finding.kind not in self._reported
         ]
-        self._told.update(finding.kind for finding in found)
-        return found
+        self._reported.update(finding.kind for finding in findings)
+        return findings
 
 
-def diagnose(context: Context, lines: Iterable[Line]) -> list[Finding]:
-    """All that a run's metrics show: trouble first, then what looks healthy.
+def find_problems(context: Context, lines: Iterable[Line]) -> list[Finding]:
+    """Return all findings in the metrics of a run: problems first, then what looks healthy.
 
-    Trouble that has passed is told as it was. Of lines that a resumed run wrote again, the last count.
+    A problem that has passed keeps its evidence. If a resumed run repeats steps, the later lines
+    count.
     """
     history = History(context)
     past: dict[str, Finding] = {}
     for line in _without_abandoned(lines):
         if history.add(line):
-            past.update(
-                {
-                    finding.kind: finding
-                    for finding in check(history)
-                    if finding.level != "ok" and finding.kind not in past
-                }
-            )
-    now = {finding.kind: finding for finding in check(history)}
+            for finding in check(history):
+                if finding.level != "ok":
+                    past.setdefault(finding.kind, finding)
+    current = {finding.kind: finding for finding in check(history)}
     for kind, finding in past.items():
-        if kind not in now:  # nothing can be said of it any more
-            now[kind] = finding
-        elif now[kind].level == "ok":
-            now[kind] = replace(
+        if kind not in current:  # the check cannot decide any more
+            current[kind] = finding
+        elif current[kind].level == "ok":
+            current[kind] = replace(
                 finding, evidence=f"{finding.evidence}; no longer so at step {history.step}"
             )
-    return sorted(now.values(), key=lambda finding: ("stop", "warning", "ok").index(finding.level))
+    levels = ("stop", "warning", "ok")
+    return sorted(current.values(), key=lambda finding: levels.index(finding.level))
 
 
 def nan_diagnosis(context: Context, lines: Iterable[Line]) -> Finding | None:
-    """Where the loss stopped being a number, what came before, and what to try; None if it did not."""
+    """Return where the loss became NaN or infinite, and what to try; None if it did not."""
     history = History(context)
     for line in _without_abandoned(lines):
         history.add(line)
-    finding = check_finite(history)
+    finding = check_loss_is_finite(history)
     return finding if finding and finding.level == "stop" else None
 
 
 def _without_abandoned(lines: Iterable[Line]) -> list[Line]:
-    """A run that is resumed from a checkpoint writes the steps after it again: what was written of them before is dropped."""
-    kept: list[Line] = []
+    """Drop lines that a run wrote again after it was resumed from a checkpoint."""
+    valid: list[Line] = []
     for line in lines:
         step = number(line, "step")
-        while kept and step is not None and _comes_again(kept[-1], line, step):
-            kept.pop()
-        kept.append(line)
-    return kept
+        while valid and step is not None and _is_repeated(valid[-1], line, step):
+            valid.pop()
+        valid.append(line)
+    return valid
 
 
-def _comes_again(earlier: Line, line: Line, step: float) -> bool:
-    then = number(earlier, "step")
-    return then is not None and (
-        then > step or (then == step and ("probe" in earlier) == ("probe" in line))
-    )
+def _is_repeated(earlier: Line, line: Line, step: float) -> bool:
+    earlier_step = number(earlier, "step")
+    if earlier_step is None:
+        return False
+    same_kind = ("probe" in earlier) == ("probe" in line)
+    return earlier_step > step or (earlier_step == step and same_kind)

@@ -1,4 +1,7 @@
-"""The objectives as pure functions of embeddings that return their named terms, and as modules that return the scalar to minimise."""
+"""Compute the objectives: pure functions of embeddings, and modules that return a scalar.
+
+A function returns its named terms; a module returns the scalar to minimise.
+"""
 
 from smi.losses.barlow_twins import BarlowTwinsLoss, barlow_twins_loss
 from smi.losses.dino import DINOLoss, dino_loss

@@ -1,4 +1,7 @@
-"""Barlow Twins (Zbontar et al. 2021, arXiv:2103.03230). N samples on all devices together, K embedding coordinates."""
+"""Compute the Barlow Twins loss (Zbontar et al. 2021, arXiv:2103.03230).
+
+N samples on all devices together, K embedding coordinates.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -15,36 +18,44 @@ from smi.losses.embeddings import (
 )
 from smi.losses.terms import Terms
 
+REDUNDANCY_WEIGHT = 5.1e-3  # the paper's lambda
+EPS = 1e-5
+
 
 class BarlowTwinsLoss(nn.Module):
-    """`barlow_twins_loss` as a module: `BarlowTwinsLoss()(z0, z1)` is the scalar to minimise."""
+    """Wrap `barlow_twins_loss`: `BarlowTwinsLoss()(z1, z2)` is the scalar to minimise."""
 
-    def __init__(self, redundancy_weight: float = 5.1e-3, eps: float = 1e-5):
+    def __init__(self, redundancy_weight: float = REDUNDANCY_WEIGHT, eps: float = EPS):
         super().__init__()
         self.redundancy_weight = redundancy_weight
         self.eps = eps
 
     def forward(self, z1: Tensor, z2: Tensor) -> Tensor:
+        """Return the scalar to minimise."""
         return barlow_twins_loss(
             z1, z2, redundancy_weight=self.redundancy_weight, eps=self.eps
         ).total
 
 
 def barlow_twins_loss(
-    z1: Tensor, z2: Tensor, *, redundancy_weight: float = 5.1e-3, eps: float = 1e-5
+    z1: Tensor, z2: Tensor, *, redundancy_weight: float = REDUNDANCY_WEIGHT, eps: float = EPS
 ) -> Terms:
     """Push the cross-correlation of two views towards the identity.
 
-    Up to N = K/2 its off-diagonal squares are summed without forming it, from two N x N matrices: the same number, sooner. (The diagonal's
-    squares are taken from the sum of all. By the rank of the matrix at least as much is left, unless most coordinates are dead, and then
-    the alignment is larger by far than what rounding leaves.)
+    Up to N = K/2 the squares off its diagonal are summed from two N x N matrices without forming
+    it: the same number in less time. (The squares of the diagonal are subtracted from the sum of
+    all squares. The rank of the matrix leaves at least as much off the diagonal, unless most
+    coordinates are dead. Then the alignment is far larger than the rounding error.)
 
-    eps: added to the variance of each coordinate, as batch normalisation does.
+    redundancy_weight: the paper's lambda, the weight of different coordinates.
+    eps: added to the variance of each coordinate, as batch norm does.
 
-    W devices of N samples give the value of one batch of W*N, and its gradient once averaged as DDP does: the embeddings are gathered.
+    W devices of N samples give the value of one batch of W*N, and its gradient after the averaging
+    of DDP: the embeddings are gathered.
 
-    A coordinate without variance, as all are at N = 1, has correlation 0 with all others and no gradient. Shapes or devices that differ and
-    integers are ValueErrors. Computed in float32, or float64 if an input is, whatever autocast says.
+    A coordinate without variance has correlation 0 with all others and no gradient; at N = 1 this
+    holds for all. Different shapes or devices and integers raise a ValueError. The loss is computed
+    in float32, or in float64 if an input is, also under autocast.
     """
     check_positive(eps=eps)
     check_finite(redundancy_weight=redundancy_weight)
@@ -63,10 +74,9 @@ def barlow_twins_loss(
 
 
 def standardize_columns(z: Tensor, eps: float) -> Tensor:
-    """Coordinates with mean 0 and variance 1 over the batch, at any scale of the input."""
-    scale = peak(z, 0).clamp_min(
-        1
-    )  # huge coordinates are brought down before they are squared, and eps with them
+    """Give coordinates mean 0 and variance 1 over the batch, at any scale of the input."""
+    # Huge coordinates are scaled down before they are squared, and eps with them.
+    scale = peak(z, 0).clamp_min(1)
     z = z / scale
     z = z - z.mean(dim=0)
     rounding = 2 * torch.finfo(z.dtype).eps

@@ -1,4 +1,7 @@
-"""DINO's centred distillation (Caron et al. 2021, arXiv:2104.14294). N samples on this device, D output coordinates."""
+"""Compute DINO's centred distillation loss (Caron et al. 2021, arXiv:2104.14294).
+
+N samples on this device, D output coordinates.
+"""
 
 from collections.abc import Sequence
 
@@ -8,11 +11,18 @@ from torch import Tensor, nn
 from smi.losses.embeddings import check, check_lists, check_positive, float32_island
 from smi.losses.terms import Terms
 
+STUDENT_TEMPERATURE = 0.1
+TEACHER_TEMPERATURE = 0.04  # at the start of training; the method raises it
+
 
 class DINOLoss(nn.Module):
-    """`dino_loss` as a module: `DINOLoss()(teacher, student, center)` is the scalar to minimise."""
+    """Wrap `dino_loss`: `DINOLoss()(teacher, student, center)` is the scalar to minimise."""
 
-    def __init__(self, student_temperature: float = 0.1, teacher_temperature: float = 0.04):
+    def __init__(
+        self,
+        student_temperature: float = STUDENT_TEMPERATURE,
+        teacher_temperature: float = TEACHER_TEMPERATURE,
+    ):
         super().__init__()
         self.student_temperature = student_temperature
         self.teacher_temperature = teacher_temperature
@@ -20,6 +30,7 @@ class DINOLoss(nn.Module):
     def forward(
         self, teacher: Sequence[Tensor], student: Sequence[Tensor], center: Tensor
     ) -> Tensor:
+        """Return the scalar to minimise."""
         return dino_loss(
             teacher,
             student,
@@ -34,24 +45,30 @@ def dino_loss(
     student: Sequence[Tensor],
     center: Tensor,
     *,
-    student_temperature: float = 0.1,
-    teacher_temperature: float = 0.04,
+    student_temperature: float = STUDENT_TEMPERATURE,
+    teacher_temperature: float = TEACHER_TEMPERATURE,
 ) -> Terms:
-    """Match the student's distribution on each view to the teacher's, centred and sharpened, on every other view.
+    """Match the student's distribution on each view to the teacher's on every other view.
 
-    teacher, student: outputs [N, D] per view in one order of views; the teacher usually has only the first, full ones. The teacher is
-    taken as a constant. center: [D], of the teacher's outputs: `smi.nn.Center` keeps it.
+    The teacher's distribution is centred and sharpened.
 
-    W devices: the mean of W local losses, which is the loss of the joined batch where `center` is the same on all of them.
+    teacher, student: outputs [N, D] per view, in the same order of views; the teacher usually has
+    only the first, large ones. The teacher gets no gradient.
+    center: [D], the mean of the teacher's outputs: `smi.nn.Center` keeps it.
 
-    Fewer than two views, shapes or devices that differ, integers and temperatures that are not positive are ValueErrors. Computed in
-    float32, or float64 if an input is, whatever autocast says.
+    W devices: the mean of W local losses, which is the loss of the joined batch if `center` is the
+    same on every device.
+
+    Fewer than two views, different shapes or devices, integers and temperatures that are not
+    positive raise a ValueError. The loss is computed in float32, or in float64 if an input is, also
+    under autocast.
     """
     check_positive(student_temperature=student_temperature, teacher_temperature=teacher_temperature)
     check_lists(teacher, student)
     if not teacher or not student or len(teacher) + len(student) < 3:
         raise ValueError(
-            f"DINO needs a view for the teacher and another for the student; got {len(teacher)} and {len(student)}."
+            "DINO needs a view for the teacher and another for the student; "
+            f"got {len(teacher)} and {len(student)}."
         )
     check(*teacher, *student)
     if center.shape[-1:].numel() != center.numel():

@@ -1,4 +1,7 @@
-"""NT-Xent, the loss of SimCLR (Chen et al. 2020, arXiv:2002.05709). N samples on all devices together, K embedding coordinates."""
+"""Compute NT-Xent, the loss of SimCLR (Chen et al. 2020, arXiv:2002.05709).
+
+N samples on all devices together, K embedding coordinates.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -7,29 +10,34 @@ from smi.distributed import join
 from smi.losses.embeddings import check_positive, float32_island, gram, unit_rows
 from smi.losses.terms import Terms
 
+TEMPERATURE = 0.5  # the paper's for CIFAR-10; for ImageNet it has 0.1
+
 
 class NTXentLoss(nn.Module):
-    """`nt_xent_loss` as a module: `NTXentLoss()(z0, z1)` is the scalar to minimise."""
+    """Wrap `nt_xent_loss`: `NTXentLoss()(z1, z2)` is the scalar to minimise."""
 
-    def __init__(self, temperature: float = 0.5):
+    def __init__(self, temperature: float = TEMPERATURE):
         super().__init__()
         self.temperature = temperature
 
     def forward(self, z1: Tensor, z2: Tensor) -> Tensor:
+        """Return the scalar to minimise."""
         return nt_xent_loss(z1, z2, temperature=self.temperature).total
 
 
-def nt_xent_loss(z1: Tensor, z2: Tensor, *, temperature: float = 0.5) -> Terms:
-    """Tell a sample's other view from all other samples' views, by cosine.
+def nt_xent_loss(z1: Tensor, z2: Tensor, *, temperature: float = TEMPERATURE) -> Terms:
+    """Find each sample's other view among the views of all other samples, by cosine.
 
-    The cross-entropy is returned in two terms: alignment, (1 - cosine of the pair) / temperature, and uniformity, what the other samples
-    add to it.
+    The cross-entropy is returned in two terms: alignment, (1 - cosine of the pair) / temperature,
+    and uniformity, the part that the other samples add.
 
-    W devices of N samples give the value of one batch of W*N, and its gradient once averaged as DDP does: the embeddings are gathered.
+    W devices of N samples give the value of one batch of W*N, and its gradient after the averaging
+    of DDP: the embeddings are gathered.
 
-    A row of zeros has cosine 0 with every row and no gradient. N = 1 on one device has nothing to tell apart: the loss is 0. Shapes or
-    devices that differ, integers and a temperature that is not positive are ValueErrors. Computed in float32, or float64 if an input is,
-    whatever autocast says.
+    A row of zeros has cosine 0 with every row and no gradient. N = 1 on one device has no negative:
+    the loss is 0. Different shapes or devices, integers and a temperature that is not positive
+    raise a ValueError. The loss is computed in float32, or in float64 if an input is, also under
+    autocast.
     """
     check_positive(temperature=temperature)
     with float32_island(z1, z2) as (z1, z2):

@@ -1,15 +1,18 @@
-"""Semantic Mutual Information: dependencies between samples, not features.
+"""Compute the SMI loss (arXiv:2606.08332): dependencies between samples, not features.
 
-N samples on this device, K embedding coordinates, V views. Row i of view a and row j of view b depend on each other by
+N samples on this device, K embedding coordinates, V views. Row i of view a and row j of view b
+depend on each other by
 
-    M(rho_ij) = -1/2 log(1 - rho_ij^2 + eps),    rho_ij their Pearson correlation over the K coordinates,
+    M(rho_ij) = -1/2 log(1 - rho_ij^2 + eps),
 
-and the loss is, with lambda the redundancy weight,
+with rho_ij their Pearson correlation over the K coordinates. With lambda the redundancy weight, the
+loss is
 
-    sum over pairs of views a < b   of  sum_i    logcosh(M(rho_ii) - target)              (alignment)
-    + lambda * sum over a <= b      of  sum_i!=j logcosh(M(rho_ij) + shift)               (redundancy)
+    sum over pairs of views a < b   of  sum_i    logcosh(M(rho_ii) - target)       (alignment)
+    + lambda * sum over a <= b      of  sum_i!=j logcosh(M(rho_ij) + shift)        (redundancy)
 
-`smi_loss_plain` reads like that; `smi_loss` gives the same value with an analytic gradient, tile by tile.
+`smi_loss_plain` follows these formulas. `smi_loss` gives the same value with an analytic gradient,
+tile by tile.
 """
 
 import math
@@ -21,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from smi.losses.embeddings import (
-    SMALLEST,
+    MIN_SCALE,
     float32_island,
     off_diagonal,
     peak,
@@ -32,19 +35,25 @@ from smi.losses.terms import Terms
 
 Reduction = Literal["sum", "mean"]
 
-# Rows and columns worked on at a time where a whole matrix is too many: enough for full-speed products, few enough for the cache.
-TILE = 1024
+REDUNDANCY_WEIGHT = 0.01  # the paper's lambda
+TARGET = 1.0
+SHIFT = 0.06
+EPS = 1e-6
+
+# Rows and columns of a tile, where the whole matrix is too large: enough for products at full
+# speed, few enough for the cache.
+TILE_SIZE = 1024
 
 
 class SMILoss(nn.Module):
-    """`smi_loss` as a module: `SMILoss()(z0, z1)` is the scalar to minimise; three or more views work too."""
+    """Wrap `smi_loss`: `SMILoss()(z1, z2)` is the scalar to minimise; more views work too."""
 
     def __init__(
         self,
-        redundancy_weight: float = 0.01,
-        target: float = 1.0,
-        shift: float = 0.06,
-        eps: float = 1e-6,
+        redundancy_weight: float = REDUNDANCY_WEIGHT,
+        target: float = TARGET,
+        shift: float = SHIFT,
+        eps: float = EPS,
         reduction: Reduction = "sum",
     ):
         super().__init__()
@@ -52,9 +61,11 @@ class SMILoss(nn.Module):
         self.options.check()
 
     def forward(self, *views: Tensor) -> Tensor:
+        """Return the scalar to minimise."""
         return _fused(views, self.options).total
 
     def extra_repr(self) -> str:
+        """Return the settings, for printing the module."""
         return ", ".join(f"{name}={value!r}" for name, value in self.options._asdict().items())
 
 
@@ -62,30 +73,37 @@ def smi_loss(
     z1: Tensor,
     z2: Tensor | None = None,
     *more: Tensor,
-    redundancy_weight: float = 0.01,
-    target: float = 1.0,
-    shift: float = 0.06,
-    eps: float = 1e-6,
+    redundancy_weight: float = REDUNDANCY_WEIGHT,
+    target: float = TARGET,
+    shift: float = SHIFT,
+    eps: float = EPS,
     reduction: Reduction = "sum",
 ) -> Terms:
-    """Make each sample's views depend on each other, and different samples not.
+    """Make a sample's views depend on each other and different samples independent.
 
-        terms = smi_loss(z1, z2)        # z1, z2: [N, K]; three views or more: smi_loss(z1, z2, z3)
-        terms.total.backward()          # terms.alignment, terms.redundancy: what it is made of
+        terms = smi_loss(z1, z2)        # z1, z2: [N, K]; with three views smi_loss(z1, z2, z3)
+        terms.total.backward()          # its parts: terms.alignment, terms.redundancy
 
-    redundancy_weight: lambda, the weight of the dependencies between different samples.
-    target, shift: where logcosh has its zero, for a sample's own views and for different samples.
+    redundancy_weight: the paper's lambda, the weight of dependencies between different samples.
+    target, shift: the zero of logcosh, for a sample's own views and for different samples.
+    eps: keeps the dependency finite at a correlation of 1.
     reduction: "sum" as published, or "mean", which divides by N.
 
-    W devices: the mean of W local losses. No collective: averaging the gradients, as DDP does, is all there is.
+    W devices: the mean of W local losses. No collective is needed beyond the averaging of gradients
+    by DDP.
 
-    Memory beyond inputs and gradients does not grow with N^2. Differentiable twice (through `smi_loss_plain`).
+    Memory beyond inputs and gradients does not grow with N^2. The loss is differentiable twice
+    (through `smi_loss_plain`).
 
-    The dependency is even in the correlation: an anti-correlated pair of views scores as aligned. A row without variance (spread
-    within rounding of its largest coordinate, or of 1e-30) has correlation 0 with every row and no gradient. N = 1 has
-    no redundancy. Computed in float32, or float64 if an input is, whatever autocast says; the gradient has the input's type, so in float16
-    it may overflow to infinity as gradient scalers expect. Where |rho| is within 1e-6 of 1, eps and float32's rounding are of one size, and
-    dependencies are good to a tenth. One view, shapes or devices that differ, integers, and settings out of range are ValueErrors.
+    The dependency is even in the correlation: an anti-correlated pair of views counts as aligned. A
+    row without variance (a spread within the rounding of its largest coordinate, or of 1e-30) has
+    correlation 0 with every row and no gradient. N = 1 has no redundancy.
+
+    The loss is computed in float32, or in float64 if an input is, also under autocast. The gradient
+    has the type of the input: in float16 it may overflow to infinity, as gradient scalers expect.
+    Where |rho| is within 1e-6 of 1, eps and the rounding of float32 are of the same size, and
+    dependencies are accurate to a tenth. One view, different shapes or devices, integers and
+    settings out of range raise a ValueError.
     """
     return _fused(_views(z1, z2, more), _Options(redundancy_weight, target, shift, eps, reduction))
 
@@ -94,17 +112,19 @@ def smi_loss_plain(
     z1: Tensor,
     z2: Tensor | None = None,
     *more: Tensor,
-    redundancy_weight: float = 0.01,
-    target: float = 1.0,
-    shift: float = 0.06,
-    eps: float = 1e-6,
+    redundancy_weight: float = REDUNDANCY_WEIGHT,
+    target: float = TARGET,
+    shift: float = SHIFT,
+    eps: float = EPS,
     reduction: Reduction = "sum",
 ) -> Terms:
-    """`smi_loss` as its formulas read, differentiated by autograd, with every N x N matrix in memory."""
+    """Compute `smi_loss` by its formulas and autograd, with every N x N matrix in memory."""
     return _plain(_views(z1, z2, more), _Options(redundancy_weight, target, shift, eps, reduction))
 
 
 class _Options(NamedTuple):
+    """Hold the settings of the loss."""
+
     redundancy_weight: float
     target: float
     shift: float
@@ -112,19 +132,21 @@ class _Options(NamedTuple):
     reduction: Reduction
 
     def check(self) -> None:
+        """Raise a ValueError for a setting out of range."""
         if self.reduction not in ("sum", "mean"):
             raise ValueError(f"reduction must be 'sum' or 'mean'; got {self.reduction!r}.")
         if not 1e-12 <= self.eps <= 1:
             raise ValueError(f"eps must be between 1e-12 and 1; got {self.eps}.")
         if not (abs(self.target) <= 20 and abs(self.shift) <= 20):
             raise ValueError(
-                f"target and shift must be between -20 and 20 nats; got {self.target} and {self.shift}."
+                "target and shift must be between -20 and 20 nats; "
+                f"got {self.target} and {self.shift}."
             )
         if not math.isfinite(self.redundancy_weight):
             raise ValueError(f"redundancy_weight must be finite; got {self.redundancy_weight}.")
 
     def per(self, num_samples: int) -> float:
-        """What the sums over samples are multiplied by."""
+        """Return the factor of the sums over samples."""
         return 1 / num_samples if self.reduction == "mean" else 1.0
 
 
@@ -138,7 +160,7 @@ def _check(views: tuple[Tensor, ...], options: _Options) -> None:
         raise ValueError(f"SMI needs two views or more of each sample; got {len(views)}.")
 
 
-# ---------------------------------------------------------------------------------------------------------------- the plain path
+# ------------------------------------------------------------------------------ the plain path
 
 
 def _plain(views: tuple[Tensor, ...], options: _Options) -> Terms:
@@ -157,42 +179,46 @@ def _plain(views: tuple[Tensor, ...], options: _Options) -> Terms:
         )
 
 
-def dependency(rho: Tensor, eps: float = 1e-6) -> Tensor:
-    """M(rho), in nats: the mutual information of two Gaussians with correlation rho, finite at rho = 1 by eps."""
-    rho = (
-        rho - (rho - rho.clamp(-1, 1)).detach()
-    )  # rounding may leave |rho| just above 1; the slope is the one at 1
+def dependency(rho: Tensor, eps: float = EPS) -> Tensor:
+    """Return M(rho), the mutual information in nats of two Gaussians with correlation rho.
+
+    eps keeps it finite at rho = 1.
+    """
+    # Rounding may leave |rho| just above 1. The slope there is the slope at 1.
+    rho = rho - (rho - rho.clamp(-1, 1)).detach()
     return -0.5 * torch.log(1 - rho.square() + eps)
 
 
 def correlation(z1: Tensor, z2: Tensor) -> Tensor:
-    """rho of each sample's pair of views, over coordinates: [N]."""
+    """Return the correlation of each sample's pair of views over the coordinates: [N]."""
     return (_standardize(z1) * _standardize(z2)).sum(dim=1)
 
 
 def logcosh(x: Tensor) -> Tensor:
-    return torch.log1p(2 * torch.sinh(x / 2).square())  # log(cosh(x)) without cancellation near 0
+    """Return log(cosh(x)), element by element."""
+    return torch.log1p(2 * torch.sinh(x / 2).square())  # no cancellation near 0
 
 
 def _standardize(z: Tensor) -> Tensor:
-    """Rows centred and scaled to length 1, so that products are correlations; rows without variance become zeros."""
-    z = z / peak(z, 1).clamp_min(
-        SMALLEST
-    )  # a constant divisor: the result is scale-free, and squares stay in range
+    """Centre rows and scale them to length 1, so that products are correlations.
+
+    Rows without variance become zeros.
+    """
+    # The divisor is a constant: the result is scale-free, and squares stay in range.
+    z = z / peak(z, 1).clamp_min(MIN_SCALE)
     z = z - z.mean(dim=1, keepdim=True)
-    varies = ~(
-        torch.linalg.vector_norm(z.detach(), dim=1, keepdim=True) <= _flat(z)
-    )  # NaN is no lack of variance
+    # Negated, so that a row with NaN counts as one with variance.
+    varies = ~(torch.linalg.vector_norm(z.detach(), dim=1, keepdim=True) <= _flat(z))
     z = torch.where(varies, z, 0)
     return z / torch.where(varies, torch.linalg.vector_norm(z, dim=1, keepdim=True), 1)
 
 
 def _flat(z: Tensor) -> float:
-    """The length of a centred row, of largest coordinate 1 before, that rounding alone may leave."""
+    """Return the length that rounding alone may leave of a centred row with peak 1."""
     return 16 * torch.finfo(z.dtype).eps * math.sqrt(z.shape[1])
 
 
-# ---------------------------------------------------------------------------------------------------------------- the fused path
+# ------------------------------------------------------------------------------ the fused path
 
 
 def _fused(views: tuple[Tensor, ...], options: _Options) -> Terms:
@@ -205,9 +231,10 @@ def _fused(views: tuple[Tensor, ...], options: _Options) -> Terms:
 
 
 class _SMI(torch.autograd.Function):
-    """Value of the loss and, but for its last step, gradient of the total in one sweep over the dependency matrices.
+    """Compute the loss and the gradient of its total in one sweep over the dependencies.
 
-    Whatever else is asked for (the gradient of one term alone, a second derivative) goes the plain path.
+    Only the last step of the gradient is left to the backward pass. Everything else (the gradient
+    of one term alone, a second derivative) takes the plain path.
     """
 
     @staticmethod
@@ -234,10 +261,8 @@ class _SMI(torch.autograd.Function):
             or torch.is_grad_enabled()
         ):
             return (None, None, None, *_plain_gradient(zs, gs, needs, ctx.options))
-        gradient, ctx.gradient = (
-            ctx.gradient,
-            None,
-        )  # finished in place, so good for one pass; another over a retained graph sweeps again
+        # It is finished in place, so it serves one pass; a second pass sweeps again.
+        gradient, ctx.gradient = ctx.gradient, None
         with torch.autocast(zs[0].device.type, enabled=False):
             if gradient is None:
                 gradient = _sweep(zs, True, ctx.options)[2]
@@ -256,10 +281,14 @@ def _plain_gradient(
     needs: tuple[bool, ...],
     options: _Options,
 ) -> list[Tensor | None]:
-    """Gradient of g0 * total + g1 * alignment + g2 * redundancy by autograd, itself differentiable where grad mode is on."""
+    """Return the gradient of g0 * total + g1 * alignment + g2 * redundancy by autograd.
+
+    It is itself differentiable if gradients are enabled.
+    """
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
-        # Aliases: a view that depends on another, or is the same tensor, must not pass its gradient on here; the caller's graph does.
+        # Aliases: a view may depend on another, or be the same tensor. Its gradient must not be
+        # passed on here, since the caller's graph does that.
         aliases = [
             z.view_as(z) if create_graph else z.detach().requires_grad_(needed)
             for z, needed in zip(zs, needs, strict=True)
@@ -268,26 +297,29 @@ def _plain_gradient(
         values = (terms.total, terms.alignment, terms.redundancy)
         parts = [g * value for g, value in zip(gs, values, strict=True) if g is not None]
         wanted = [z for z, needed in zip(aliases, needs, strict=True) if needed]
-        found = iter(
+        grads = iter(
             torch.autograd.grad(sum(parts[1:], parts[0]), wanted, create_graph=create_graph)
         )
-    return [next(found) if needed else None for needed in needs]
+    return [next(grads) if needed else None for needed in needs]
 
 
 class _Gradient(NamedTuple):
-    """What is left to do for the gradient over the stacked views: multiply rows, after a product if the slopes were kept."""
+    """Hold the gradient over the stacked views but for its last step.
 
-    rows: Tensor  # [V N, K]: the gradient, or what the slopes are to be multiplied with
+    Rows are still to be multiplied by factors, after a product with the slopes if there are any.
+    """
+
+    rows: Tensor  # [V N, K]: the gradient, or the rows to multiply by the slopes
     factors: Tensor  # [V N, 1]
     slopes: Tensor | None  # [V N, V N]
 
     def finish(self, factor: Tensor) -> Tensor:
-        """The gradient times `factor`, in the memory of `rows`."""
+        """Return the gradient times `factor`, in the memory of `rows`."""
         if self.slopes is None:
             return self.rows.mul_(self.factors * factor)
         slopes = self.slopes.mul_(self.factors * factor)
-        for start in range(0, self.rows.shape[1], TILE):
-            block = self.rows[:, start : start + TILE]
+        for start in range(0, self.rows.shape[1], TILE_SIZE):
+            block = self.rows[:, start : start + TILE_SIZE]
             block.copy_(slopes @ block)
         return self.rows
 
@@ -295,10 +327,11 @@ class _Gradient(NamedTuple):
 def _sweep(
     zs: tuple[Tensor, ...], needs_grad: bool, options: _Options
 ) -> tuple[Tensor, Tensor, _Gradient | None]:
-    """Alignment, weighted redundancy, and the gradient of their sum.
+    """Return the alignment, the weighted redundancy and the gradient of their sum.
 
-    Entry (i, j) of slope s adds s u_j to the gradient of row i of the standardised views u, and s u_i to that of row j. Going back to z,
-    standardising takes away what lies along u_i: sum_j s_ij rho_ij, a number per row.
+    Entry (i, j) of slope s adds s u_j to the gradient of row i of the standardised views u, and
+    s u_i to that of row j. Back in z, standardising removes the part along u_i: sum_j s_ij rho_ij,
+    one number per row.
     """
     u, scale, flat = _center(zs)
     sweep = _sweep_whole if 2 * len(u) <= u.shape[1] else _sweep_tiles
@@ -308,16 +341,14 @@ def _sweep(
 def _sweep_whole(
     u: Tensor, scale: Tensor, flat: Tensor, num_views: int, needs_grad: bool, options: _Options
 ) -> tuple[Tensor, Tensor, _Gradient | None]:
-    """Where all entries together are few beside u: one matrix holds the correlations, then the slopes, and one product is left to do.
+    """Compute the loss with one whole matrix, where it is small compared with u.
 
-    Entries are scaled, not rows, which are longer. Between views, a pair of samples is met twice: at (i, j) and at (j, i).
+    The matrix holds the correlations, then the slopes; one product is left for the gradient.
+    Entries are scaled instead of rows, which are longer. Between views, a pair of samples occurs
+    twice: at (i, j) and at (j, i).
     """
-    blocks = (
-        num_views,
-        len(u) // num_views,
-        num_views,
-        len(u) // num_views,
-    )  # view a, sample i, view b, sample j
+    num_samples = len(u) // num_views
+    blocks = (num_views, num_samples, num_views, num_samples)  # view a, sample i, view b, sample j
     same_view = torch.eye(num_views, dtype=u.dtype, device=u.device)
     rho = symmetric_product(u)
     length = rho.diagonal()[:, None].sqrt()
@@ -342,7 +373,7 @@ def _sweep_whole(
 def _sweep_tiles(
     u: Tensor, scale: Tensor, flat: Tensor, num_views: int, needs_grad: bool, options: _Options
 ) -> tuple[Tensor, Tensor, _Gradient | None]:
-    """Where they are not: each tile adds to the gradient and goes."""
+    """Compute the loss tile by tile; each tile adds to the gradient and is discarded."""
     length = torch.linalg.vector_norm(u, dim=1, keepdim=True)
     inverse = torch.where(length > flat, length.reciprocal(), 0)  # [V N, 1]
     u *= inverse
@@ -359,7 +390,8 @@ def _sweep_tiles(
             aligned, pull = _logcosh_of_dependency(rho.diagonal(), -options.target, options.eps)
             alignment = alignment + aligned.sum()
             slope.diagonal().copy_(pull)
-        # Both triangles of a same-view matrix count and only one is visited, but for the tiles that hold its diagonal.
+        # Both triangles of a same-view matrix count, but only one is visited, except in tiles on
+        # the diagonal.
         redundancy = redundancy + value.sum() * (2 if same_view and not on_diagonal else 1)
         if grad is not None:
             inner = rho.mul_(slope)
@@ -377,24 +409,29 @@ def _sweep_tiles(
 
 
 def _tiles(num_views: int, num_samples: int) -> Iterator[tuple[slice, slice, bool, bool]]:
-    """Rows and columns among the stacked views, whether they are of one view, and whether of the same samples.
+    """Yield each tile: its rows, its columns, whether of one view, whether on the diagonal.
 
-    Every tile of the matrices between views a < b, and those on or above the diagonal where a = b.
+    These are all tiles of the matrices between views a < b, and those on or above the diagonal
+    where a = b.
     """
-    starts = range(0, num_samples, TILE)
+    starts = range(0, num_samples, TILE_SIZE)
+
+    def rows_of(view: int, start: int) -> slice:
+        first = view * num_samples
+        return slice(first + start, first + min(start + TILE_SIZE, num_samples))
+
     for a, b in combinations_with_replacement(range(num_views), 2):
         for i in starts:
             for j in starts[starts.index(i) if a == b else 0 :]:
-                rows = slice(a * num_samples + i, a * num_samples + min(i + TILE, num_samples))
-                columns = slice(b * num_samples + j, b * num_samples + min(j + TILE, num_samples))
-                yield rows, columns, a == b, i == j
+                yield rows_of(a, i), rows_of(b, j), a == b, i == j
 
 
 def _logcosh_of_dependency(rho: Tensor, shift: float, eps: float) -> tuple[Tensor, Tensor]:
-    """logcosh(M(rho) + shift) and its derivative over rho.
+    """Return logcosh(M(rho) + shift) and its derivative with respect to rho.
 
-    With q = 1 - rho^2 + eps and y = exp(-(M + shift)) = sqrt(q) exp(-shift): cosh - 1 = (1 - y)^2 / 2y, tanh = (1 - y^2) / (1 + y^2), and
-    M' = rho / q, so that one logarithm and one root are all there is to compute.
+    With q = 1 - rho^2 + eps and y = exp(-(M + shift)) = sqrt(q) exp(-shift):
+    cosh - 1 = (1 - y)^2 / 2y, tanh = (1 - y^2) / (1 + y^2), and M' = rho / q. So one logarithm and
+    one square root are enough.
     """
     q = torch.addcmul(rho.new_ones(()), rho, rho, value=-1).add_(eps)
     y = q.sqrt().mul_(math.exp(-shift))
@@ -405,16 +442,17 @@ def _logcosh_of_dependency(rho: Tensor, shift: float, eps: float) -> tuple[Tenso
 
 
 def _center(zs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """The views stacked, rows centred and divided by `scale`; `scale`; and the length up to which a row so treated has no variance.
+    """Return the stacked views with centred and scaled rows, the scales, and the flat lengths.
 
-    The scale keeps squares in range. It is not a row's largest magnitude, which takes two more passes to find, but how far its maximum is
-    above its mean: after centring at least a K-th of that magnitude, and as good.
+    A row up to its flat length has no variance. The scale keeps squares in range. It is not the
+    largest magnitude of a row, which takes two more passes, but the distance of its maximum from
+    its mean. After centring that is at least 1/K of the largest magnitude, which is enough.
     """
     num_samples, dim = zs[0].shape
     u = zs[0].new_empty(len(zs) * num_samples, dim)
     mean = torch.cat([z.mean(dim=1, keepdim=True) for z in zs])
     top = torch.cat([z.amax(dim=1, keepdim=True) for z in zs])
-    rounding = torch.finfo(u.dtype).eps * torch.maximum(mean.abs(), top.abs()).clamp_min_(SMALLEST)
+    rounding = torch.finfo(u.dtype).eps * torch.maximum(mean.abs(), top.abs()).clamp_min_(MIN_SCALE)
     scale = torch.maximum(top - mean, rounding)
     factor, offset = scale.reciprocal().chunk(len(zs)), (mean / scale).neg_().chunk(len(zs))
     for v, rows in enumerate(u.chunk(len(zs))):

@@ -1,4 +1,7 @@
-"""SwAV's swapped prediction (Caron et al. 2020, arXiv:2006.09882). N samples on this device, P prototypes, scores [N, P]."""
+"""Compute SwAV's swapped prediction loss (Caron et al. 2020, arXiv:2006.09882).
+
+N samples on this device, P prototypes, scores [N, P].
+"""
 
 from collections.abc import Sequence
 
@@ -9,11 +12,20 @@ from smi.distributed import join, own
 from smi.losses.embeddings import check, check_lists, check_positive, float32_island
 from smi.losses.terms import Terms
 
+TEMPERATURE = 0.1
+EPSILON = 0.05
+NUM_ITERATIONS = 3
+
 
 class SwAVLoss(nn.Module):
-    """`swav_loss` as a module: `SwAVLoss()(scores, low_resolution)` is the scalar to minimise."""
+    """Wrap `swav_loss`: `SwAVLoss()(scores, low_resolution)` is the scalar to minimise."""
 
-    def __init__(self, temperature: float = 0.1, epsilon: float = 0.05, num_iterations: int = 3):
+    def __init__(
+        self,
+        temperature: float = TEMPERATURE,
+        epsilon: float = EPSILON,
+        num_iterations: int = NUM_ITERATIONS,
+    ):
         super().__init__()
         self.temperature = temperature
         self.epsilon = epsilon
@@ -25,6 +37,7 @@ class SwAVLoss(nn.Module):
         low_resolution: Sequence[Tensor] = (),
         queued: Sequence[Tensor] = (),
     ) -> Tensor:
+        """Return the scalar to minimise."""
         return swav_loss(
             scores,
             low_resolution,
@@ -40,42 +53,49 @@ def swav_loss(
     low_resolution: Sequence[Tensor] = (),
     queued: Sequence[Tensor] = (),
     *,
-    temperature: float = 0.1,
-    epsilon: float = 0.05,
-    num_iterations: int = 3,
+    temperature: float = TEMPERATURE,
+    epsilon: float = EPSILON,
+    num_iterations: int = NUM_ITERATIONS,
 ) -> Terms:
-    """Predict each full view's code, a balanced assignment to prototypes, from every other view.
+    """Predict each large view's code from every other view.
 
-    scores: cosines with the prototypes, a tensor per full view; those make the codes. `smi.nn.Prototypes` gives them.
-    low_resolution: the same of small crops, which only predict.
-    queued: more scores per full view, of earlier samples: they balance the codes and are not predicted.
+    A code is a balanced assignment to the prototypes.
 
-    W devices: codes are balanced over all devices; the loss is the mean of W local ones, which is that of the joined batch.
+    scores: cosines with the prototypes, a tensor per large view; the codes are made from them.
+    `smi.nn.Prototypes` computes them.
+    low_resolution: the same for small views, which predict but have no code.
+    queued: scores of earlier samples per large view; they balance the codes and are not predicted.
+    epsilon, num_iterations: see `sinkhorn`.
 
-    Fewer than two views, shapes or devices that differ, integers and temperatures that are not positive are ValueErrors. Computed in
-    float32, or float64 if an input is, whatever autocast says.
+    W devices: codes are balanced over all devices. The loss is the mean of W local losses, which is
+    the loss of the joined batch.
+
+    Fewer than two views, different shapes or devices, integers and temperatures that are not
+    positive raise a ValueError. The loss is computed in float32, or in float64 if an input is, also
+    under autocast.
     """
     check_positive(temperature=temperature)
     check_lists(scores, low_resolution, queued)
     if not scores or len(scores) + len(low_resolution) < 2:
         raise ValueError(
-            f"SwAV needs a full view and another; got {len(scores)} full and {len(low_resolution)} small."
+            "SwAV needs a large view and another view; "
+            f"got {len(scores)} large and {len(low_resolution)} small."
         )
     if queued and len(queued) != len(scores):
         raise ValueError(
-            f"SwAV needs queued scores for every full view or for none; got {len(queued)} for {len(scores)}."
+            "SwAV needs queued scores for every large view or for none; "
+            f"got {len(queued)} for {len(scores)}."
         )
     check(*scores, *low_resolution)
     with float32_island(*scores, *low_resolution, *queued, same_shape=False) as tensors:
-        views, rest = (
-            tensors[: len(scores) + len(low_resolution)],
-            tensors[len(scores) + len(low_resolution) :],
-        )
+        num_views = len(scores) + len(low_resolution)
+        views = tensors[:num_views]
+        earlier = tensors[num_views:]
         predictions = [torch.log_softmax(view / temperature, dim=1) for view in views]
         total = views[0].new_zeros(())
         for v in range(len(scores)):
             code = sinkhorn(
-                torch.cat([views[v], *rest[v : v + 1]]),
+                torch.cat([views[v], *earlier[v : v + 1]]),
                 epsilon=epsilon,
                 num_iterations=num_iterations,
             )[: len(views[v])]
@@ -86,10 +106,14 @@ def swav_loss(
 
 
 @torch.no_grad()
-def sinkhorn(scores: Tensor, *, epsilon: float = 0.05, num_iterations: int = 3) -> Tensor:
-    """Soft assignment [N, P] with the highest scores among those that use all prototypes alike; balanced over all devices.
+def sinkhorn(
+    scores: Tensor, *, epsilon: float = EPSILON, num_iterations: int = NUM_ITERATIONS
+) -> Tensor:
+    """Return the soft assignment [N, P] with the highest scores that uses all prototypes equally.
 
-    In logarithms, so that no score is too large or too small to be counted.
+    It is balanced over all devices. epsilon: a larger one makes the assignment softer.
+
+    The iterations work with logarithms, so that no score overflows or vanishes.
     """
     check_positive(epsilon=epsilon)
     if num_iterations < 1:

@@ -1,10 +1,13 @@
-"""What a loss returns: its named, already weighted terms and their total."""
+"""Return a loss as named, already weighted terms and their total."""
 
 from torch import Tensor
 
 
 class Terms(dict[str, Tensor]):
-    """The weighted terms of a loss by name (`terms.alignment`, `terms["alignment"]`) and `terms.total`, what to call `backward` on."""
+    """Hold the weighted terms of a loss by name; call `backward` on `terms.total`.
+
+    A term is an attribute or an item: `terms.alignment` is `terms["alignment"]`.
+    """
 
     def __init__(self, total: Tensor | None = None, /, **terms: Tensor):
         super().__init__(terms)
@@ -16,5 +19,5 @@ class Terms(dict[str, Tensor]):
             return self[name]
         except KeyError:
             raise AttributeError(
-                f"no term {name!r} here; this loss has {', '.join(self)}"
+                f"this loss has no term {name!r}; its terms are {', '.join(self)}"
             ) from None

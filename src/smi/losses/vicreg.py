@@ -1,4 +1,7 @@
-"""VICReg (Bardes et al. 2022, arXiv:2105.04906). N samples on all devices together, K embedding coordinates."""
+"""Compute the VICReg loss (Bardes et al. 2022, arXiv:2105.04906).
+
+N samples on all devices together, K embedding coordinates.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +18,23 @@ from smi.losses.embeddings import (
 )
 from smi.losses.terms import Terms
 
+INVARIANCE_WEIGHT = 25.0  # the paper's lambda
+VARIANCE_WEIGHT = 25.0  # mu
+COVARIANCE_WEIGHT = 1.0  # nu
+EPS = 1e-4
+MAX_COORDINATE = 1e5  # the loss grows with the fourth power: larger embeddings are scaled down
+NUM_HEAVY = 16  # coordinates with the most variance; their covariances are formed directly
+
 
 class VICRegLoss(nn.Module):
-    """`vicreg_loss` as a module: `VICRegLoss()(z0, z1)` is the scalar to minimise."""
+    """Wrap `vicreg_loss`: `VICRegLoss()(z1, z2)` is the scalar to minimise."""
 
     def __init__(
         self,
-        invariance_weight: float = 25.0,
-        variance_weight: float = 25.0,
-        covariance_weight: float = 1.0,
-        eps: float = 1e-4,
+        invariance_weight: float = INVARIANCE_WEIGHT,
+        variance_weight: float = VARIANCE_WEIGHT,
+        covariance_weight: float = COVARIANCE_WEIGHT,
+        eps: float = EPS,
     ):
         super().__init__()
         self.invariance_weight = invariance_weight
@@ -33,6 +43,7 @@ class VICRegLoss(nn.Module):
         self.eps = eps
 
     def forward(self, z1: Tensor, z2: Tensor) -> Tensor:
+        """Return the scalar to minimise."""
         return vicreg_loss(
             z1,
             z2,
@@ -47,20 +58,26 @@ def vicreg_loss(
     z1: Tensor,
     z2: Tensor,
     *,
-    invariance_weight: float = 25.0,
-    variance_weight: float = 25.0,
-    covariance_weight: float = 1.0,
-    eps: float = 1e-4,
+    invariance_weight: float = INVARIANCE_WEIGHT,
+    variance_weight: float = VARIANCE_WEIGHT,
+    covariance_weight: float = COVARIANCE_WEIGHT,
+    eps: float = EPS,
 ) -> Terms:
-    """Bring two views together (alignment) while every coordinate keeps its variance and shares none (variance, covariance).
+    """Bring two views together while coordinates keep their variance and are uncorrelated.
 
-    Up to N = K/2 the squares of the K x K covariances are summed from an N x N matrix and a few rows: the same number, sooner.
+    The terms are alignment, variance and covariance. invariance_weight, variance_weight and
+    covariance_weight are the paper's lambda, mu and nu.
 
-    W devices of N samples give the value of one batch of W*N, and its gradient once averaged as DDP does: the embeddings are gathered.
+    Up to N = K/2 the squares of the K x K covariances are summed from an N x N matrix and a few
+    rows: the same number in less time.
 
-    N = 1 has no variance and no covariance. The loss grows with the fourth power of the scale: embeddings with coordinates beyond 1e5 are
-    scaled down to 1e5, so that value and gradient stay finite. Shapes or devices that differ and integers are ValueErrors. Computed in
-    float32, or float64 if an input is, whatever autocast says.
+    W devices of N samples give the value of one batch of W*N, and its gradient after the averaging
+    of DDP: the embeddings are gathered.
+
+    N = 1 has no variance and no covariance. The loss grows with the fourth power of the scale:
+    embeddings with coordinates beyond 1e5 are scaled down to 1e5, so that value and gradient stay
+    finite. Different shapes or devices and integers raise a ValueError. The loss is computed in
+    float32, or in float64 if an input is, also under autocast.
     """
     check_positive(eps=eps)
     check_finite(
@@ -81,7 +98,10 @@ def vicreg_loss(
 
 
 def _variance_and_covariance(z: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """What the standard deviations lack to 1, on average, and the squared covariances of different coordinates, summed and divided by K."""
+    """Return the mean shortfall of the standard deviations from 1, and the covariance term.
+
+    The covariance term is the sum of the squared covariances of different coordinates, over K.
+    """
     num_samples, dim = z.shape
     freedom = max(num_samples - 1, 1)
     variance = z.square().sum(dim=0) / freedom
@@ -93,20 +113,21 @@ def _variance_and_covariance(z: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 def _squares_from_samples(z: Tensor, variance: Tensor, freedom: int) -> Tensor:
-    """Squared covariances of different coordinates without the K x K matrix of them.
+    """Sum the squared covariances of different coordinates without their K x K matrix.
 
-    The squares of all entries of z.T z and of z z.T have one sum, and the squared variances are taken from it. A few coordinates with far
-    more variance than the rest would leave only rounding: the rows of those with most are formed and summed directly.
+    The squares of all entries of z.T z and of z z.T have the same sum, and the squared variances
+    are subtracted from it. If a few coordinates had far more variance than the rest, only rounding
+    would be left. So the rows of those with the most variance are formed and summed directly.
     """
-    heavy = variance.detach().topk(min(16, len(variance))).indices
+    heavy = variance.detach().topk(min(NUM_HEAVY, len(variance))).indices
     rest = torch.ones_like(variance).index_fill(0, heavy, 0)  # [K]: 1 for the others
     rows = product(z[:, heavy].T, z) / freedom  # [16, K]
     rows = rows.scatter(1, heavy[:, None], 0)
     among_rest = (gram(z * rest) / freedom).square().sum() - (variance * rest).square().sum()
-    return (
-        rows.square() * (1 + rest)
-    ).sum() + among_rest  # a heavy and another coordinate meet twice
+    # Each pair of a heavy and another coordinate counts twice.
+    return (rows.square() * (1 + rest)).sum() + among_rest
 
 
 def _limit(z: Tensor) -> Tensor:
-    return z * (1e5 / peak(z.flatten(), 0).clamp_min(1e5))
+    """Scale the embeddings down if a coordinate is beyond MAX_COORDINATE."""
+    return z * (MAX_COORDINATE / peak(z.flatten(), 0).clamp_min(MAX_COORDINATE))

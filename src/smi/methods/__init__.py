@@ -1,21 +1,40 @@
-"""How views become a loss, one small file per method. One of your own: a subclass of `Method`, named by its import path.
+"""Turn views into a loss, with one small file per method.
 
-method = create_method("SMI", create_encoder("resnet50"), redundancy_weight=0.01)
+    from smi.methods import SMI
+    method = SMI(create_encoder("resnet50"), redundancy_weight=0.01)
+    method = create_method("BarlowTwins", create_encoder("resnet50"))     # by name
+
+A method of your own is a subclass of `Method`, named by its import path. Importing this package
+does not import torch: classes are loaded when they are first used.
 """
 
-import difflib
-import inspect
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from smi.errors import UserError
 from smi.imports import import_path
-from smi.methods.base import Method, Output
-from smi.methods.modalities import Modalities
-from smi.nn import Encoder
+from smi.terminal import suggest
 
-# The order of the paper's Table 1. Loaded when first asked for.
-HOMES = {
+if TYPE_CHECKING:
+    from smi.methods.barlow_twins import BarlowTwins as BarlowTwins
+    from smi.methods.base import LossSetup, Method, Output, settings_of
+    from smi.methods.byol import BYOL as BYOL
+    from smi.methods.description import MethodDescription
+    from smi.methods.dino import DINO as DINO
+    from smi.methods.moco import MoCo as MoCo
+    from smi.methods.moco import MoCoV2 as MoCoV2
+    from smi.methods.modalities import Modalities
+    from smi.methods.pirl import PIRL as PIRL
+    from smi.methods.simclr import SimCLR as SimCLR
+    from smi.methods.simsiam import SimSiam as SimSiam
+    from smi.methods.smi import SMI as SMI
+    from smi.methods.swav import SwAV as SwAV
+    from smi.methods.vicreg import VICReg as VICReg
+    from smi.nn import Encoder
+
+# The built-in methods and their modules, in the order of the paper's Table 1. A new one needs a
+# line here; the import above is for type checkers.
+_METHODS = {
     "SMI": "smi",
     "BarlowTwins": "barlow_twins",
     "VICReg": "vicreg",
@@ -28,57 +47,69 @@ HOMES = {
     "DINO": "dino",
     "PIRL": "pirl",
 }
+METHOD_NAMES = tuple(_METHODS)
+_OTHERS = {
+    "LossSetup": "base",
+    "Method": "base",
+    "MethodDescription": "description",
+    "Modalities": "modalities",
+    "Output": "base",
+    "settings_of": "base",
+}
 
 __all__ = [
-    "HOMES",
+    "METHOD_NAMES",
+    "LossSetup",
     "Method",
+    "MethodDescription",
     "Modalities",
     "Output",
     "create_method",
     "find_method",
     "name_of",
     "settings_of",
+    *_METHODS,
 ]
 
 
-def find_method(name: str) -> type[Method]:
-    """By class name, whatever its case, or import path."""
-    if "." in name:
-        return _checked(import_path(name), name)
-    known = name_of(name)
-    return _checked(getattr(import_module(f"smi.methods.{HOMES[known]}"), known), name)
+def __getattr__(name: str) -> Any:
+    module = _METHODS.get(name) or _OTHERS.get(name)
+    if module is None:
+        raise AttributeError(f"module 'smi.methods' has no attribute {name!r}")
+    return getattr(import_module(f"smi.methods.{module}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def find_method(name: str) -> "type[Method]":
+    """Return a method by its class name, in upper or lower case, or by its import path."""
+    from smi.methods.base import Method
+
+    method = import_path(name) if "." in name else __getattr__(name_of(name))
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        raise UserError(f"{name} is not a subclass of smi.methods.Method")
+    return method
 
 
 def name_of(name: str) -> str:
-    """As the class spells it; an import path as it is."""
+    """Return the name of a method as its class spells it; an import path stays as it is."""
     if "." in name:
         return name
-    spelt = {known.lower(): known for known in HOMES}
-    if name.lower() in spelt:
-        return spelt[name.lower()]
-    close = difflib.get_close_matches(name.lower(), spelt, 1)
-    hint = f"did you mean {spelt[close[0]]}?" if close else f"choose one of {', '.join(HOMES)}"
+    spellings = {spelling.lower(): spelling for spelling in METHOD_NAMES}
+    if name.lower() in spellings:
+        return spellings[name.lower()]
+    hint = suggest(name, METHOD_NAMES)
     raise UserError(f"there is no method {name!r}: {hint} (or give an import path)")
 
 
-def _checked(found: object, name: str) -> type[Method]:
-    if not (isinstance(found, type) and issubclass(found, Method)):
-        raise UserError(f"{name} is not a subclass of smi.methods.Method")
-    return found
-
-
-def settings_of(method: type[Method]) -> dict[str, inspect.Parameter]:
-    """What can be set: the keyword arguments of its __init__."""
-    return {
-        name: p
-        for name, p in inspect.signature(method.__init__, eval_str=True).parameters.items()
-        if p.kind is p.KEYWORD_ONLY
-    }
-
-
 def create_method(
-    name: str, encoder: Encoder, *, num_images: int | None = None, **settings: Any
-) -> Method:
+    name: str, encoder: "Encoder", *, num_images: int | None = None, **settings: Any
+) -> "Method":
+    """Create a method by name; `num_images` is passed on to a method with that setting."""
+    from smi.methods.base import settings_of
+
     method = find_method(name)
     if num_images is not None and "num_images" in settings_of(method):
         settings["num_images"] = num_images

@@ -1,51 +1,79 @@
-"""How views become a loss. x views, h features [N, F], z projections [N, K], p predictions."""
+"""Turn views into a loss: x views, h features [N, F], z projections [N, K], p predictions."""
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from smi.data import Batch
 from smi.losses import Terms
+from smi.losses.ranges import valid_range
+from smi.methods.description import LossRange, MethodDescription
 from smi.nn import Encoder
 from smi.views import Policy
 
 
 @dataclass(frozen=True)
 class Output:
-    """What a step gives: the loss and its terms, and what statistics are made of."""
+    """Hold the result of a step: the loss with its terms, and features for statistics."""
 
     terms: Terms
     h: Tensor  # [N, F], features of one view
-    z1: Tensor  # [N, K], what is to agree:
-    z2: Tensor  # row by row with this
+    z1: Tensor  # [N, K], each row should agree with that of z2
+    z2: Tensor
 
     @property
     def loss(self) -> Tensor:
+        """Return the scalar to minimise."""
         return self.terms.total
 
 
-class Method(nn.Module, ABC):
-    """An objective with the networks and the state it needs. To write your own, give `__init__` and `forward`.
+@dataclass(frozen=True)
+class LossSetup:
+    """Hold the sizes and settings that decide which values a loss can take."""
 
-    Settings are keyword arguments of `__init__` with a type and a default: the command line finds them there (`--method.momentum 0.99`).
-    One called num_images is given the number of training images. The loop sets `progress`, the share of training that is done, and `epoch`
-    before each forward pass.
+    batch_size: int  # N, on each device
+    embedding_dim: int | None  # K
+    world_size: int = 1
+    num_views: int = 2
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the method
+
+
+class Method(nn.Module, ABC):
+    """Hold an objective with its networks and its state.
+
+    To write a method, define `__init__` and `forward` in a subclass. Settings are keyword arguments
+    of `__init__` with a type and a default: the command line finds them there
+    (`--method.momentum 0.99`). A setting `num_images` receives the number of training images.
+
+    The training loop sets `progress`, the share of training that is done, and `epoch` before each
+    forward pass.
+
+    The class attributes describe the method to `smi methods` and to the health checks. Their
+    defaults suit a method about which nothing is known.
     """
 
-    paper: ClassVar[str] = ""  # who proposed it, when and where
+    display_name: ClassVar[str] = ""  # for people; default: the name of the class
+    paper: ClassVar[str] = ""  # authors, year and arXiv number
     shared_network: ClassVar[bool] = True  # both views go through the same weights
     momentum_encoder: ClassVar[bool] = False
-    stored: ClassVar[str] = ""  # what it keeps of earlier samples: "queue", "memory bank", ...
+    stored: ClassVar[str] = ""  # state made of earlier samples: "queue", "memory bank", ...
     gathers: ClassVar[bool] = False  # embeddings or codes are exchanged between devices
     multicrop: ClassVar[bool] = False  # small views beside the large ones, by default
-    schedule: ClassVar[Literal["cosine", "step"]] = (
-        "cosine"  # of the learning rate, unless a recipe names one
-    )
+    synchronises_batch_norm: ClassVar[bool] = False  # between devices, as published
+    schedule: ClassVar[Literal["cosine", "step"]] = "cosine"  # unless a recipe names another
+
+    # For the health checks; `MethodDescription` says what they mean.
+    loss_may_rise: ClassVar[bool] = MethodDescription.loss_may_rise
+    least_loss_is_collapse: ClassVar[bool] = MethodDescription.least_loss_is_collapse
+    ignores_sign: ClassVar[bool] = MethodDescription.ignores_sign
+    collapse_remedies: ClassVar[str] = MethodDescription.collapse_remedies
+    low_rank_remedies: ClassVar[str] = MethodDescription.low_rank_remedies
 
     progress: float = 0.0
     epoch: int = 0
@@ -54,22 +82,84 @@ class Method(nn.Module, ABC):
         super().__init__()
         self.encoder = encoder
 
+    def __init_subclass__(cls, **arguments: Any):
+        super().__init_subclass__(**arguments)
+        if "display_name" not in vars(cls):
+            cls.display_name = cls.__name__
+
     @abstractmethod
     def forward(self, views: Sequence[Tensor], batch: Batch) -> Output:
-        """views: what `policy` asks for, each [N, 3, S, S]. batch: which images these are, and a seed for what is drawn."""
+        """Return the loss of a batch.
+
+        views: the views of `policy`, each [N, 3, S, S].
+        batch: the indices of the images, and a seed for everything random.
+        """
+
+    @property
+    def exported_encoder(self) -> Encoder:
+        """Return the encoder that a run saves and `smi export` writes."""
+        return self.encoder
 
     def policy(self, recipe: Policy) -> Policy:
-        """The views this method wants, made from those of the recipe."""
+        """Return the views of this method, made from those of the recipe."""
         return recipe
 
     def before_step(self) -> None:
-        """Between the gradients and the optimizer, for instance to hold a layer back in the first epoch."""
+        """Change gradients before the optimizer, for example to freeze a layer in an epoch."""
 
     def after_step(self) -> None:
-        """After the optimizer, for instance to move a teacher."""
+        """Update state after the optimizer, for example the teacher."""
+
+    @classmethod
+    def loss_range(cls, setup: LossSetup) -> LossRange | None:
+        """Return the least the loss can be and its value for random embeddings, or None.
+
+        A run that learns goes from about the second towards the first. None means unknown.
+        """
+        return None
+
+    @classmethod
+    def describe(cls, setup: LossSetup) -> dict[str, Any]:
+        """Return what the health checks need to know about a method, ready for JSON."""
+        return MethodDescription(
+            display_name=cls.display_name,
+            loss_range=cls._checked_range(setup),
+            loss_may_rise=cls.loss_may_rise,
+            least_loss_is_collapse=cls.least_loss_is_collapse,
+            ignores_sign=cls.ignores_sign,
+            collapse_remedies=cls.collapse_remedies,
+            low_rank_remedies=cls.low_rank_remedies,
+        ).plain()
+
+    @classmethod
+    def _checked_range(cls, setup: LossSetup) -> LossRange | None:
+        if setup.batch_size < 1:
+            return None
+        try:
+            return valid_range(cls.loss_range(setup))
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            return None  # settings that the loss refuses, or that a subclass does not have
+
+    @classmethod
+    def _setting(cls, setup: LossSetup, name: str) -> float:
+        """Return a numeric setting of a run, or its default in the signature of the method."""
+        value = setup.settings.get(name)
+        return float(settings_of(cls)[name].default if value is None else value)
+
+
+def settings_of(method: type[Method]) -> dict[str, inspect.Parameter]:
+    """Return the settings of a method: the keyword arguments of its __init__."""
+    return {
+        name: parameter
+        for name, parameter in inspect.signature(method.__init__, eval_str=True).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
 
 
 def together(network: nn.Module, views: Sequence[Tensor]) -> list[Tensor]:
-    """Each view's outputs, by one pass for all neighbours of one size: small views are many, and batch norms see them at once."""
+    """Return the outputs of each view, with one pass for all neighbouring views of one size.
+
+    Small views are many, and batch norms see all of them at once.
+    """
     groups = [list(group) for _, group in groupby(views, key=lambda x: x.shape[-1])]
     return [outputs for group in groups for outputs in network(torch.cat(group)).chunk(len(group))]

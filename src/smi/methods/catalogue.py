@@ -1,14 +1,102 @@
-"""What `smi methods` prints: every method and what it needs, or one of them with its settings."""
+"""List the methods, or one method with its settings, for `smi methods`.
+
+print(describe_methods().text())
+print(describe_methods("MoCoV2").text())
+"""
 
 import inspect
-import json
+from dataclasses import dataclass
 from typing import Any
 
-from smi.methods import HOMES, Method, find_method, settings_of
+from smi.methods import METHOD_NAMES, find_method
+from smi.methods.base import Method, settings_of
 from smi.tables import Table
 
+HEADERS = (
+    "Method",
+    "Shared network",
+    "Momentum encoder",
+    "Stored",
+    "Gather",
+    "Multi-crop",
+    "Paper",
+)
+NOTES = (
+    "Shared network    both views go through the same weights",
+    "Momentum encoder  a teacher that follows the weights slowly",
+    "Stored            state made of earlier samples",
+    "Gather            devices exchange embeddings, not only gradients (DINO: one mean)",
+    "Multi-crop        small views beside the large ones, by default",
+    "",
+    "smi methods NAME lists the settings of a method.",
+)
 
-def describe(method: type[Method]) -> dict[str, Any]:
+
+@dataclass(frozen=True)
+class MethodList:
+    """Hold the properties of all built-in methods."""
+
+    rows: list[dict[str, Any]]
+
+    def text(self) -> str:
+        """Return a table for a terminal."""
+        cells = [[_cell(value) for value in row.values()] for row in self.rows]
+        return Table.of(HEADERS, cells, notes=NOTES).text()
+
+    def plain(self) -> list[dict[str, Any]]:
+        """Return one dictionary per method."""
+        return self.rows
+
+
+@dataclass(frozen=True)
+class MethodDetails:
+    """Hold one method with its settings."""
+
+    properties: dict[str, Any]
+    about: str  # the docstring of the class
+    settings: list[dict[str, Any]]
+
+    def text(self) -> str:
+        """Return the title, the docstring and a table of settings."""
+        name, paper = self.properties["method"], self.properties["paper"]
+        parts = [f"{name} ({paper})" if paper else name]
+        if self.about:
+            parts.append(self.about)
+        if self.settings:
+            cells = [[str(value) for value in row.values()] for row in self.settings]
+            parts.append(Table.of(["Setting", "Type", "Default"], cells).text())
+        return "\n\n".join(parts)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the properties, the docstring and the settings."""
+        return self.properties | {"about": self.about, "settings": self.settings}
+
+
+def describe_methods(name: str | None = None) -> MethodList | MethodDetails:
+    """Return all built-in methods, or one method with its settings."""
+    return list_methods() if name is None else describe_method(name)
+
+
+def list_methods() -> MethodList:
+    """Return the built-in methods with the properties of each."""
+    return MethodList([_properties(find_method(name)) for name in METHOD_NAMES])
+
+
+def describe_method(name: str) -> MethodDetails:
+    """Return a method, by class name or import path, with its settings."""
+    method = find_method(name)
+    settings = [
+        {
+            "setting": setting,
+            "type": inspect.formatannotation(parameter.annotation),
+            "default": None if parameter.default is parameter.empty else parameter.default,
+        }
+        for setting, parameter in settings_of(method).items()
+    ]
+    return MethodDetails(_properties(method), inspect.cleandoc(method.__doc__ or ""), settings)
+
+
+def _properties(method: type[Method]) -> dict[str, Any]:
     return {
         "method": method.__name__,
         "shared_network": method.shared_network,
@@ -20,61 +108,6 @@ def describe(method: type[Method]) -> dict[str, Any]:
     }
 
 
-def print_methods(*, as_json: bool) -> None:
-    rows = [describe(find_method(name)) for name in HOMES]
-    if as_json:
-        print(json.dumps(rows, indent=2))
-        return
-    headers = [
-        "Method",
-        "Shared network",
-        "Momentum encoder",
-        "Stored",
-        "Gather",
-        "Multi-crop",
-        "Paper",
-    ]
-    print(Table.of(headers, [[_word(value) for value in row.values()] for row in rows]).text())
-    print(f"\n{NOTES}")
-
-
-def print_method(name: str, *, as_json: bool) -> None:
-    """By class name or import path."""
-    method = find_method(name)
-    about = inspect.cleandoc(method.__doc__ or "")
-    settings = [
-        {
-            "setting": setting,
-            "type": inspect.formatannotation(parameter.annotation),
-            "default": None if parameter.default is parameter.empty else parameter.default,
-        }
-        for setting, parameter in settings_of(method).items()
-    ]
-    if as_json:
-        print(json.dumps(describe(method) | {"about": about, "settings": settings}, indent=2))
-        return
-    print(method.__name__ + (f" ({method.paper})" if method.paper else ""))
-    if about:
-        print(f"\n{about}")
-    if settings:
-        print()
-        print(
-            Table.of(
-                ["Setting", "Type", "Default"],
-                [[str(cell) for cell in row.values()] for row in settings],
-            ).text()
-        )
-
-
-def _word(value: bool | str) -> str:
+def _cell(value: bool | str) -> str:
+    """Return a value as text, with a dash for an empty one."""
     return {True: "yes", False: "no", "": "-"}.get(value, str(value))
-
-
-NOTES = """\
-Shared network    both views go through the same weights
-Momentum encoder  a teacher whose weights slowly follow
-Stored            what is kept of earlier samples
-Gather            devices exchange embeddings, not only gradients (of DINO's, one mean)
-Multi-crop        small views beside the large ones, by default
-
-smi methods NAME: what can be set."""

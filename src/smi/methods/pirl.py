@@ -1,4 +1,4 @@
-"""PIRL: an image and its jigsaw, both known by what a memory bank holds of the image."""
+"""Train with PIRL: find an image's entry in a memory bank by the image and by its jigsaw."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -8,8 +8,12 @@ from torch import Tensor, nn
 
 from smi.data import Batch
 from smi.losses import Terms, info_nce_loss
-from smi.methods.base import Method, Output, together
+from smi.losses.info_nce import TEMPERATURE
+from smi.losses.ranges import cross_entropy_range
+from smi.methods.base import LossSetup, Method, Output, together
+from smi.methods.description import LossRange
 from smi.nn import Encoder, MemoryBank
+from smi.nn.memory_bank import BANK_MOMENTUM
 from smi.seeds import derive
 from smi.views import Policy, jigsaw
 
@@ -17,18 +21,22 @@ NUM_PATCHES = 9
 
 
 class PIRL(Method):
-    """Tell an image's entry in a memory bank from those of others, by the image and by nine shuffled patches of it.
+    """Find an image's entry in a memory bank by the image and by nine shuffled patches of it.
 
-    num_images: of the training set, each with an entry in the bank.
-    jigsaw_weight: the patches' share of the loss, the paper's lambda.
+    num_images: in the training set; each has an entry in the bank.
+    dim: of the embeddings.
+    jigsaw_weight: the share of the patches in the loss, the paper's lambda.
+    num_negatives: entries of other images, drawn for each batch.
     momentum: of the entries.
     """
 
+    display_name = "PIRL"
     paper = "Misra and van der Maaten 2020, arXiv:1912.01991"
     stored = "memory bank"
     gathers = True
+    collapse_remedies = "Use more negatives, or lower the learning rate."
 
-    z: Tensor  # of the step under way, [N, K]
+    z: Tensor  # of the current step, [N, K]
     index: Tensor
 
     def __init__(
@@ -37,20 +45,22 @@ class PIRL(Method):
         *,
         num_images: int = 50_000,
         dim: int = 128,
-        temperature: float = 0.07,
+        temperature: float = TEMPERATURE,
         jigsaw_weight: float = 0.5,
         num_negatives: int = 32_000,
-        momentum: float = 0.5,
+        momentum: float = BANK_MOMENTUM,
     ):
         super().__init__(encoder)
         self.projector = nn.Linear(encoder.dim, dim)
         self.patch_projector = nn.Linear(encoder.dim, dim)
         self.jigsaw_projector = nn.Linear(NUM_PATCHES * dim, dim)
         self.bank = MemoryBank(num_images, dim, momentum=momentum)
-        self.jigsaw_weight, self.num_negatives = jigsaw_weight, num_negatives
+        self.jigsaw_weight = jigsaw_weight
+        self.num_negatives = num_negatives
         self.loss = partial(info_nce_loss, temperature=temperature)
 
     def forward(self, views: Sequence[Tensor], batch: Batch) -> Output:
+        """Return InfoNCE of image and jigsaw against entries of the bank."""
         x, *patches = views
         h = self.encoder(x)
         z = self.projector(h)
@@ -59,19 +69,29 @@ class PIRL(Method):
         entries = self.bank.entries[batch.index]
         generator = torch.Generator().manual_seed(derive(batch.seed, "negatives"))
         negatives = self.bank.negatives(batch.index, self.num_negatives, generator=generator)
-        by_jigsaw, by_image = (
-            self.loss(z_jigsaw, entries, negatives),
-            self.loss(z, entries, negatives),
-        )
+        by_jigsaw = self.loss(z_jigsaw, entries, negatives)
+        by_image = self.loss(z, entries, negatives)
         terms = {
             name: self.jigsaw_weight * by_jigsaw[name] + (1 - self.jigsaw_weight) * by_image[name]
             for name in by_image
         }
-        self.z, self.index = z.detach(), batch.index
+        self.z = z.detach()
+        self.index = batch.index
         return Output(Terms(**terms), h, z, z_jigsaw)
 
     def policy(self, recipe: Policy) -> Policy:
+        """Return one view of the image and nine of its patches."""
         return jigsaw(recipe)
 
     def after_step(self) -> None:
+        """Update the entries of the batch in the bank."""
         self.bank.update(self.index, self.z)
+
+    @classmethod
+    def loss_range(cls, setup: LossSetup) -> LossRange | None:
+        """Return the range of a cross-entropy over the entry and the negatives."""
+        num_negatives = int(cls._setting(setup, "num_negatives"))
+        if num_negatives < 1:
+            return None
+        temperature = cls._setting(setup, "temperature")
+        return cross_entropy_range(num_negatives + 1, temperature, setup.embedding_dim)

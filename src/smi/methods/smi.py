@@ -1,5 +1,6 @@
-"""Semantic Mutual Information: dependent views, independent samples."""
+"""Train with SMI: dependent views, independent samples."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -7,24 +8,42 @@ from torch import Tensor
 
 from smi.data import Batch
 from smi.losses import smi_loss
-from smi.methods.base import Method, Output
+from smi.losses.ranges import random_cosines, scalar_logcosh
+from smi.losses.smi import EPS, REDUNDANCY_WEIGHT, SHIFT, TARGET
+from smi.methods.base import LossSetup, Method, Output
+from smi.methods.description import LossRange
 from smi.nn import Encoder, mlp
+
+WIDTHS = (4096, 4096, 4096)
 
 
 class SMI(Method):
-    """Two views of a sample depend on each other, different samples do not; several devices exchange nothing but gradients."""
+    """Make two views of a sample dependent and different samples independent.
 
-    paper = "Semantic Mutual Information"
+    Several devices exchange nothing but gradients.
+
+    widths: of the projector's layers.
+    redundancy_weight: the paper's lambda, the weight of dependencies between different samples.
+    target, shift: the zero of logcosh, for a sample's own views and for different samples.
+    eps: keeps the dependency finite at a correlation of 1.
+    """
+
+    display_name = "SMI"
+    paper = "Semantic Mutual Information, arXiv:2606.08332"
+    loss_may_rise = False
+    ignores_sign = True
+    collapse_remedies = "Raise redundancy_weight two to ten times, or lower the learning rate."
+    low_rank_remedies = "Raise redundancy_weight, or use a larger batch."
 
     def __init__(
         self,
         encoder: Encoder,
         *,
-        widths: tuple[int, ...] = (4096, 4096, 4096),
-        redundancy_weight: float = 0.01,
-        target: float = 1.0,
-        shift: float = 0.06,
-        eps: float = 1e-6,
+        widths: tuple[int, ...] = WIDTHS,
+        redundancy_weight: float = REDUNDANCY_WEIGHT,
+        target: float = TARGET,
+        shift: float = SHIFT,
+        eps: float = EPS,
     ):
         super().__init__(encoder)
         self.projector = mlp(encoder.dim, *widths)
@@ -33,6 +52,46 @@ class SMI(Method):
         )
 
     def forward(self, views: Sequence[Tensor], batch: Batch) -> Output:
+        """Return the SMI loss of two or more views."""
         h = [self.encoder(x) for x in views]
         z = [self.projector(features) for features in h]
         return Output(self.loss(*z), h[0], z[0], z[1])
+
+    @classmethod
+    def loss_range(cls, setup: LossSetup) -> LossRange | None:
+        """Return the least loss and that of random embeddings; each device has its own loss."""
+        n, k, v = setup.batch_size, setup.embedding_dim, setup.num_views
+        weight, target = cls._setting(setup, "redundancy_weight"), cls._setting(setup, "target")
+        shift, eps = cls._setting(setup, "shift"), cls._setting(setup, "eps")
+        if k is None or k < 3 or v < 2 or weight < 0:
+            return None
+
+        def dependency(rho_squared: float) -> float:
+            return -0.5 * math.log(1 - rho_squared + eps)
+
+        def aligned(rho_squared: float) -> float:
+            return scalar_logcosh(dependency(rho_squared) - target)
+
+        def redundant(rho_squared: float) -> float:
+            return scalar_logcosh(dependency(rho_squared) + shift)
+
+        def least(zero: float) -> float:
+            return scalar_logcosh(max(dependency(0), min(zero, dependency(1))) - zero)
+
+        # More samples than directions cannot all be uncorrelated: the mean square correlation of N
+        # unit vectors in d = K - 1 dimensions is at least (N - d) / (d (N - 1)). The redundancy is
+        # convex in the square, so it is least where all squares are equal. This binds only pairs of
+        # one view.
+        crowded = max(0.0, (n - (k - 1)) / ((k - 1) * (n - 1))) if n > 1 else 0.0
+        same_view = redundant(crowded) if dependency(0) + shift >= 0 else least(-shift)
+        view_pairs = v * (v - 1) / 2
+        sample_pairs = n * (n - 1)
+        lowest = view_pairs * n * least(target) + weight * sample_pairs * (
+            view_pairs * least(-shift) + v * same_view
+        )
+        # Pearson correlations over K coordinates are cosines in K - 1 dimensions.
+        cosines = random_cosines(k - 1)
+        alignment = sum(w * aligned(rho * rho) for rho, w in cosines)
+        redundancy = sum(w * redundant(rho * rho) for rho, w in cosines)
+        random = view_pairs * n * alignment + weight * sample_pairs * (view_pairs + v) * redundancy
+        return lowest, random

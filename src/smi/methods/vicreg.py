@@ -1,4 +1,4 @@
-"""VICReg: views that are alike, coordinates that vary and share nothing."""
+"""Train with VICReg: similar views, coordinates with variance and without covariance."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,27 +7,36 @@ from torch import Tensor
 
 from smi.data import Batch
 from smi.losses import vicreg_loss
-from smi.methods.base import Method, Output
+from smi.losses.vicreg import COVARIANCE_WEIGHT, INVARIANCE_WEIGHT, VARIANCE_WEIGHT
+from smi.methods.base import LossSetup, Method, Output
+from smi.methods.description import LossRange
 from smi.nn import Encoder, mlp
 
 
 class VICReg(Method):
-    """Invariance between two views; variance of each coordinate and no covariance between them, over the batches of all devices.
+    """Make two views similar, keep the variance of coordinates and remove their covariance.
 
+    Variance and covariance are computed over the batches of all devices.
+
+    widths: of the projector's layers.
     invariance_weight, variance_weight, covariance_weight: the paper's lambda, mu and nu.
     """
 
+    display_name = "VICReg"
     paper = "Bardes et al. 2022, arXiv:2105.04906"
     gathers = True
+    synchronises_batch_norm = True
+    loss_may_rise = False
+    collapse_remedies = "Raise variance_weight, or lower the learning rate."
 
     def __init__(
         self,
         encoder: Encoder,
         *,
         widths: tuple[int, ...] = (8192, 8192, 8192),
-        invariance_weight: float = 25.0,
-        variance_weight: float = 25.0,
-        covariance_weight: float = 1.0,
+        invariance_weight: float = INVARIANCE_WEIGHT,
+        variance_weight: float = VARIANCE_WEIGHT,
+        covariance_weight: float = COVARIANCE_WEIGHT,
     ):
         super().__init__(encoder)
         self.projector = mlp(encoder.dim, *widths)
@@ -39,6 +48,20 @@ class VICReg(Method):
         )
 
     def forward(self, views: Sequence[Tensor], batch: Batch) -> Output:
+        """Return the VICReg loss of two views."""
         h1, h2 = (self.encoder(x) for x in views)
         z1, z2 = self.projector(h1), self.projector(h2)
         return Output(self.loss(z1, z2), h1, z1, z2)
+
+    @classmethod
+    def loss_range(cls, setup: LossSetup) -> LossRange | None:
+        """Return the least loss and that of random embeddings, for the batch of all devices."""
+        n, k = setup.batch_size * setup.world_size, setup.embedding_dim
+        invariance = cls._setting(setup, "invariance_weight")
+        variance = cls._setting(setup, "variance_weight")
+        covariance = cls._setting(setup, "covariance_weight")
+        if k is None or n < 2 or min(invariance, variance, covariance) < 0:
+            return None
+        # Independent coordinates of variance 1, at which the variance term is 0: the squared
+        # distance is 2, and covariances have a variance of 1 / (N - 1).
+        return 0.0, 2 * invariance + 2 * covariance * (k - 1) / (n - 1)

@@ -1,4 +1,4 @@
-"""Everything that holds state: encoders, heads, slow copies, queues, memory banks, centres, prototypes."""
+"""Hold everything with state: encoders, heads, teachers, queues, banks, centres, prototypes."""
 
 from smi.nn.center import Center
 from smi.nn.ema import Ema

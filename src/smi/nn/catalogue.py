@@ -1,6 +1,8 @@
-"""What `smi encoders` prints: some encoders, how large they are, and how fast they learn here."""
+"""List encoders with their size and their speed on this machine, for `smi encoders`.
 
-import json
+print(list_encoders(image_size=32).text())
+"""
+
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from smi.device import default_device, describe_device, wait
-from smi.nn.encoders import SMALL, Encoder, create_encoder
+from smi.device import default_device, describe_device, synchronize
+from smi.nn.encoders import SMALL_RESNET, Encoder, create_encoder
 from smi.tables import Table
 
-NAMES = (
-    SMALL,
+ENCODER_NAMES = (
+    SMALL_RESNET,
     "resnet18",
     "resnet34",
     "resnet50",
@@ -24,11 +26,13 @@ NAMES = (
     "efficientnet_b0",
     "mobilenetv3_small_100",
 )
-BATCH = 16
+TIMED_BATCH_SIZE = 16
 
 
 @dataclass(frozen=True)
-class Row:
+class EncoderRow:
+    """Hold the size of an encoder and its speed on this machine."""
+
     encoder: str
     arguments: dict[str, Any]  # beside the size of the images
     million_parameters: float
@@ -37,71 +41,82 @@ class Row:
     views_per_second: float  # forward and backward
 
 
-def print_encoders(*, image_size: int, as_json: bool) -> None:
-    rows = [measure(name, image_size) for name in NAMES]
-    machine = describe_device()
-    if as_json:
-        print(
-            json.dumps(
-                {
-                    "image_size": image_size,
-                    "batch": BATCH,
-                    "machine": machine,
-                    "encoders": [asdict(row) for row in rows],
-                },
-                indent=2,
-            )
-        )
-        return
-    print(f"Some encoders, for images of {image_size} x {image_size} pixels\n")
-    table = [
-        [
-            " ".join([row.encoder, *(f"{key}={value}" for key, value in row.arguments.items())]),
-            f"{row.million_parameters:.1f}",
-            str(row.dim),
-            f"{row.gmacs:.3f}",
-            f"{row.views_per_second:.0f}",
+@dataclass(frozen=True)
+class EncoderList:
+    """Hold encoders with their sizes and speeds."""
+
+    image_size: int
+    batch: int
+    machine: str
+    encoders: list[EncoderRow]
+
+    def text(self) -> str:
+        """Return a table for a terminal."""
+        cells = [
+            [
+                " ".join([row.encoder, *(f"{name}={v}" for name, v in row.arguments.items())]),
+                f"{row.million_parameters:.1f}",
+                str(row.dim),
+                f"{row.gmacs:.3f}",
+                f"{row.views_per_second:.0f}",
+            ]
+            for row in self.encoders
         ]
-        for row in rows
-    ]
-    print(Table.of(["Encoder", "M parameters", "Features", "GMACs", "Views/s"], table).text())
-    print(
-        f"\nGMACs: of one view's forward pass. Views/s: forward and backward in float32, batches of {BATCH}, better of two: {machine}."
-    )
-    print("Any other network of timm goes by its name, and one of your own by its import path.")
+        return Table.of(
+            ["Encoder", "M parameters", "Features", "GMACs", "Views/s"],
+            cells,
+            title=f"Some encoders, for images of {self.image_size} x {self.image_size} pixels",
+            notes=[
+                "GMACs: of one view's forward pass. Views/s: forward and backward in float32, "
+                f"batches of {self.batch}, better of two: {self.machine}.",
+                "Any other timm model works by its name, and a network of your own by its import "
+                "path.",
+            ],
+        ).text()
+
+    def plain(self) -> dict[str, Any]:
+        """Return the size of the images, the machine and one dictionary per encoder."""
+        return asdict(self)
 
 
-def measure(name: str, image_size: int) -> Row:
+def list_encoders(*, image_size: int = 32) -> EncoderList:
+    """Measure the listed encoders on this machine."""
+    rows = [measure(name, image_size) for name in ENCODER_NAMES]
+    return EncoderList(image_size, TIMED_BATCH_SIZE, describe_device(), rows)
+
+
+def measure(name: str, image_size: int) -> EncoderRow:
+    """Count the parameters and operations of an encoder, and time its training."""
     arguments = arguments_for(name, image_size)
     encoder = create_encoder(name, image_size=image_size, **arguments)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         encoder.eval()(torch.zeros(1, 3, image_size, image_size))
     device = default_device()
     encoder = encoder.train().to(device)
-    x = torch.randn(
-        BATCH, 3, image_size, image_size, generator=torch.Generator().manual_seed(0)
-    ).to(device)
-    seconds(encoder, x)  # warms up
-    best = min(seconds(encoder, x) for _ in range(2))
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(TIMED_BATCH_SIZE, 3, image_size, image_size, generator=generator).to(device)
+    time_step(encoder, x)  # warms up
+    seconds = min(time_step(encoder, x) for _ in range(2))
     parameters = sum(parameter.numel() for parameter in encoder.parameters())
-    return Row(
+    return EncoderRow(
         name,
         arguments,
         parameters / 1e6,
         encoder.dim,
         counter.get_total_flops() / 2e9,
-        BATCH / best,
+        TIMED_BATCH_SIZE / seconds,
     )
 
 
 def arguments_for(name: str, image_size: int) -> dict[str, Any]:
-    """A transformer sees too little of a small image in patches of 16 pixels."""
+    """Return smaller patches for a transformer on small images: 16 pixels would be too large."""
     return {"patch_size": 4} if name.startswith("vit") and image_size <= 64 else {}
 
 
-def seconds(encoder: Encoder, x: Tensor) -> float:
-    wait(x.device)
+def time_step(encoder: Encoder, x: Tensor) -> float:
+    """Return the seconds of a forward and a backward pass."""
+    synchronize(x.device)
     start = time.perf_counter()
     encoder(x).square().mean().backward()
-    wait(x.device)
+    synchronize(x.device)
     return time.perf_counter() - start

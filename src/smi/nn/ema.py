@@ -1,4 +1,4 @@
-"""A slow copy: the teacher of BYOL, MoCo and DINO."""
+"""Keep a slowly moving copy of networks: the teacher of BYOL, MoCo and DINO."""
 
 import copy
 
@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 
 class Ema(nn.Module):
-    """An exponential moving average of modules, applied one after the other: `Ema(encoder, projector)(x)` has no gradient.
+    """Keep an exponential moving average of modules that are applied one after the other.
 
-    It starts as a copy. Its batch norms keep statistics of their own, of what they are shown.
+    `Ema(encoder, projector)(x)` has no gradient. It starts as a copy. Its batch norms keep their
+    own statistics, of the inputs they see.
     """
 
     def __init__(self, *modules: nn.Module):
@@ -18,6 +19,7 @@ class Ema(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
+        """Apply the averaged modules."""
         out: Tensor = self.network(x)
         return out
 

@@ -1,10 +1,11 @@
-"""Encoders: images [N, 3, S, S] to features h [N, F]. Any network of timm by its name, a narrow ResNet for small machines, or your own.
+"""Create encoders: images [N, 3, S, S] to features h [N, F].
 
-encoder = create_encoder("resnet50", image_size=32)     # with the CIFAR stem, for images this small
-encoder = create_encoder("my_package.MyNetwork")        # a class or function that gives a module from images to features
+    encoder = create_encoder("resnet50", image_size=32)     # with the CIFAR stem for small images
+    encoder = create_encoder("my_package.MyNetwork")        # a class or function, by import path
+
+An encoder is any timm model, a narrow ResNet for small machines, or a network of your own.
 """
 
-import difflib
 import inspect
 from typing import Any, Literal, get_args
 
@@ -13,13 +14,15 @@ from torch import Tensor, nn
 
 from smi.errors import UserError
 from smi.imports import import_path, refused
+from smi.terminal import suggest
 
 Stem = Literal["standard", "cifar", "half"]
 STEMS: tuple[Stem, ...] = get_args(Stem)
 
-SMALL = "resnet-small"  # a ResNet-10 of half the width: minutes, not days, on two cores
-# Shortcuts average what they pass over, and no block begins as nothing: short runs have no time to make up for either.
-NARROW: dict[str, Any] = {
+SMALL_RESNET = "resnet-small"  # a ResNet-10 of half the width: trains in minutes on two cores
+# Shortcuts average the pixels they skip, and no block starts as the identity: short runs have no
+# time to make up for either.
+SMALL_RESNET_ARGUMENTS: dict[str, Any] = {
     "layers": (1, 1, 1, 1),
     "channels": (32, 64, 128, 256),
     "stem_type": "deep",
@@ -27,14 +30,17 @@ NARROW: dict[str, Any] = {
     "avg_down": True,
     "zero_init_last": False,
 }
-CIFAR_SIDE, HALF_SIDE = (
-    64,
-    16,
-)  # pixels: below, a stem that divides the image's side by four leaves too little of it
+# Pixels of an image's side. Up to these, a stem that divides the side by four (or, for the small
+# ResNet, by two) leaves too little of the image.
+MAX_CIFAR_STEM_SIDE = 64
+MAX_SMALL_CIFAR_STEM_SIDE = 16
 
 
 class Encoder(nn.Module):
-    """A network and what is known of it: `encoder(x)` is [N, dim], `encoder.map(x)` the feature map before pooling, where there is one."""
+    """Hold a network and the number of its features.
+
+    `encoder(x)` is [N, dim]; `encoder.map(x)` is the feature map before pooling, if there is one.
+    """
 
     def __init__(self, network: nn.Module, dim: int):
         super().__init__()
@@ -42,45 +48,50 @@ class Encoder(nn.Module):
         self.dim = dim
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the features [N, dim] of images [N, 3, S, S]."""
         h: Tensor = self.network(x)
         return h
 
     def map(self, x: Tensor) -> Tensor:
-        """Features at each place, [N, C, H, W]."""
+        """Return the features at each position, [N, C, H, W]."""
+        name = type(self.network).__name__
         forward_features = getattr(self.network, "forward_features", None)
         if forward_features is None:
             raise UserError(
-                f"{type(self.network).__name__} has no forward_features, as timm's networks do, so there is no map of its features"
+                f"{name} has no feature map: it has no method forward_features, as timm models do"
             )
         features: Tensor = forward_features(x)
         if not isinstance(features, Tensor) or features.ndim not in (3, 4):
             raise UserError(
-                f"the features of {type(self.network).__name__} before pooling are no map, [N, C, H, W] or [N, places, C]"
+                f"{name} has no feature map: its features before pooling are not "
+                "[N, C, H, W] or [N, positions, C]"
             )
-        if features.ndim == 3:  # tokens of a transformer, those that are no place first
+        if features.ndim == 3:  # tokens of a transformer; those without a position come first
             tokens = features[:, getattr(self.network, "num_prefix_tokens", 0) :]
             side = round(tokens.shape[1] ** 0.5)
             return tokens.transpose(1, 2).reshape(len(tokens), -1, side, side)
-        return (
-            features.permute(0, 3, 1, 2)
-            if getattr(self.network, "output_fmt", "NCHW") == "NHWC"
-            else features
-        )
+        if getattr(self.network, "output_fmt", "NCHW") == "NHWC":
+            return features.permute(0, 3, 1, 2)
+        return features
 
 
 def create_encoder(
     name: str, *, image_size: int = 224, stem: Stem | None = None, **arguments: Any
 ) -> Encoder:
-    """By timm's name, `resnet-small`, or import path; `arguments` go to whatever makes the network.
+    """Create an encoder by its timm name, `resnet-small`, or an import path.
 
-    stem: of a ResNet. "standard" divides the side by four before the first block, "half" by two, "cifar" (3 x 3, stride 1, no pooling)
-    not at all; None chooses by the size of the images.
+    arguments: passed on to the class or function that makes the network.
+    stem: of a ResNet. "standard" divides the side of images by four before the first block, "half"
+    by two, and "cifar" (3 x 3, stride 1, no pooling) by one. None chooses by the image size.
     """
     if stem is not None and stem not in STEMS:
         raise UserError(f"there is no stem {stem!r}: choose one of {', '.join(STEMS)}")
     try:
-        network = _own(name, arguments) if "." in name else _timm(name, image_size, stem, arguments)
-        network.eval()  # looking must not change the statistics of its norms
+        if "." in name:
+            network = _create_by_path(name, arguments)
+        else:
+            network = _create_by_timm(name, image_size, stem, arguments)
+        network.eval()  # this trial must not change batch norm statistics
         with torch.no_grad():
             h = network(torch.zeros(2, 3, image_size, image_size))
     except (TypeError, RuntimeError, AssertionError) as error:
@@ -88,51 +99,50 @@ def create_encoder(
     if not isinstance(h, Tensor) or h.ndim != 2 or len(h) != 2:
         got = list(h.shape) if isinstance(h, Tensor) else type(h).__name__
         raise UserError(
-            f"the encoder {name} must turn images [N, 3, {image_size}, {image_size}] into features [N, F]; two images gave {got}"
+            f"the encoder {name} must turn images [N, 3, {image_size}, {image_size}] into "
+            f"features [N, F]; two images gave {got}"
         )
     return Encoder(network.train(), h.shape[1])
 
 
-def _own(path: str, arguments: dict[str, Any]) -> nn.Module:
+def _create_by_path(path: str, arguments: dict[str, Any]) -> nn.Module:
     make = import_path(path)
     if not callable(make):
         raise UserError(
-            f"{path} is a {type(make).__name__}: name a class or a function that gives a module"
+            f"{path} is a {type(make).__name__}: name a class or a function that returns a module"
         )
-    known = inspect.signature(make).parameters
-    unknown = [name for name in arguments if name not in known]
-    if unknown and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
-        close = difflib.get_close_matches(unknown[0], known, 1)
-        hint = (
-            f"did you mean encoder.{close[0]}?"
-            if close
-            else f"there are {', '.join(known) or 'none'}"
-        )
+    parameters = inspect.signature(make).parameters
+    unknown = [name for name in arguments if name not in parameters]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        hint = suggest(unknown[0], parameters, "encoder.")
         raise UserError(f"encoder.{unknown[0]} is not a setting of {path}: {hint}")
     network = make(**arguments)
     if not isinstance(network, nn.Module):
-        raise UserError(f"{path} gave a {type(network).__name__}, not a torch.nn.Module")
+        raise UserError(f"{path} returned a {type(network).__name__}, not a torch.nn.Module")
     return network
 
 
-def _timm(name: str, image_size: int, stem: Stem | None, arguments: dict[str, Any]) -> nn.Module:
-    import timm
+def _create_by_timm(
+    name: str, image_size: int, stem: Stem | None, arguments: dict[str, Any]
+) -> nn.Module:
+    import timm  # slow to import, and not every encoder needs it
 
-    known, arguments = timm_terms(name, image_size, arguments)
-    if not timm.is_model(known):
-        close = difflib.get_close_matches(name, [SMALL, *timm.list_models()], 1)
-        hint = f"did you mean {close[0]}?" if close else "`smi encoders` lists some"
+    timm_name, arguments = timm_terms(name, image_size, arguments)
+    if not timm.is_model(timm_name):
+        hint = suggest(name, [SMALL_RESNET, *timm.list_models()])
+        if not hint.startswith("did you mean"):  # timm has more than a thousand names
+            hint = "`smi encoders` lists some"
         raise UserError(f"there is no encoder {name!r}: {hint} (or give an import path)")
-    network: nn.Module = timm.create_model(known, pretrained=False, num_classes=0, **arguments)
+    network: nn.Module = timm.create_model(timm_name, pretrained=False, num_classes=0, **arguments)
     return _with_stem(network, name, stem_of(network, name, image_size, stem))
 
 
 def timm_terms(name: str, image_size: int, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The name and the arguments that timm makes it by; what it gets for a stem comes after."""
-    if name == SMALL:
-        return "resnet18", NARROW | arguments
+    """Return the name and the arguments for timm; the stem is changed afterwards."""
+    if name == SMALL_RESNET:
+        return "resnet18", SMALL_RESNET_ARGUMENTS | arguments
     if name.startswith(("vit", "deit")):
-        # Small views have sides of their own, which need not be a multiple of the patch's.
+        # The side of small views need not be a multiple of the patch size.
         return name, {
             "img_size": image_size,
             "dynamic_img_size": True,
@@ -142,12 +152,13 @@ def timm_terms(name: str, image_size: int, arguments: dict[str, Any]) -> tuple[s
 
 
 def stem_of(network: nn.Module, name: str, image_size: int, stem: Stem | None = None) -> Stem:
-    """The one asked for, or the one that suits images of this size."""
+    """Return `stem`, or if it is None the stem that suits images of this size."""
     if stem is not None:
         return stem
-    if not _is_resnet(network) or image_size > CIFAR_SIDE:
+    if not _is_resnet(network) or image_size > MAX_CIFAR_STEM_SIDE:
         return "standard"
-    return "half" if name == SMALL and image_size > HALF_SIDE else "cifar"
+    small = name == SMALL_RESNET and image_size > MAX_SMALL_CIFAR_STEM_SIDE
+    return "half" if small else "cifar"
 
 
 def _is_resnet(network: nn.Module) -> bool:
@@ -159,16 +170,15 @@ def _is_resnet(network: nn.Module) -> bool:
 
 
 def _with_stem(network: nn.Module, name: str, stem: Stem) -> nn.Module:
+    """Replace the first layers of a ResNet."""
     if stem == "standard":
         return network
     if not _is_resnet(network):
-        raise UserError(f"the {stem} stem is for ResNets, not for {name}")
+        raise UserError(f"the {stem} stem is for ResNets; {name} is not a ResNet")
     assert isinstance(network.bn1, nn.BatchNorm2d)
-    network.conv1 = nn.Conv2d(
-        3, network.bn1.num_features, 3, stride=1 if stem == "cifar" else 2, padding=1, bias=False
-    )
-    nn.init.kaiming_normal_(
-        network.conv1.weight, mode="fan_out", nonlinearity="relu"
-    )  # as timm starts its convolutions
+    stride = 1 if stem == "cifar" else 2
+    network.conv1 = nn.Conv2d(3, network.bn1.num_features, 3, stride=stride, padding=1, bias=False)
+    # The initialisation of timm's convolutions.
+    nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
     network.maxpool = nn.Identity()
     return network

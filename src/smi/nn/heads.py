@@ -1,4 +1,4 @@
-"""What stands between features and a loss."""
+"""Create the networks between features and a loss."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -17,10 +17,12 @@ def mlp(
     last_norm: bool = False,
     activation: Callable[[], nn.Module] = _relu,
 ) -> nn.Sequential:
-    """Linear layers with batch norm and ReLU between them, the last one bare: mlp(F, 4096, 4096, 4096) is Barlow Twins' projector.
+    """Create linear layers with batch norm and ReLU between them, and none after the last.
 
-    bias: of layers without a batch norm behind them, which would take it away again.
-    last_norm: batch norm without scale and shift behind the last layer too, as SimSiam has it.
+        mlp(F, 4096, 4096, 4096)        # SMI's projector
+
+    bias: of layers without a batch norm behind them, which would remove it again.
+    last_norm: add a batch norm without scale and shift behind the last layer, as SimSiam does.
     """
     layers: list[nn.Module] = []
     for i, (inputs, outputs) in enumerate(pairwise(widths)):

@@ -1,4 +1,4 @@
-"""PIRL's memory bank (Misra and van der Maaten 2020)."""
+"""Store PIRL's memory bank (Misra and van der Maaten 2020)."""
 
 import torch
 from torch import Tensor, nn
@@ -6,21 +6,26 @@ from torch import Tensor, nn
 from smi.distributed import join
 from smi.losses.embeddings import check_share, unit_rows
 
+BANK_MOMENTUM = 0.5
+
 
 class MemoryBank(nn.Module):
-    """A slowly moving representation of length 1 for every image of the training set; random directions at the start.
+    """Store a slowly moving embedding of length 1 for every training image.
 
-    bank = MemoryBank(num_images, dim=128)
-    loss = info_nce_loss(bank.entries[index], z, bank.negatives(index, 4096))
-    bank.update(index, z)
+        bank = MemoryBank(num_images, dim=128)
+        loss = info_nce_loss(bank.entries[index], z, bank.negatives(index, 4096))
+        bank.update(index, z)
 
-    Updates of all devices are applied on every device, so the bank is the same on all of them; memory grows with the training set. An image
-    must come once in a batch.
+    It starts with random directions, drawn from `seed`. Updates of all devices are applied on every
+    device, so the bank is the same on all of them. Memory grows with the number of images. An image
+    must occur only once in a batch.
     """
 
     entries: Tensor  # [num_images, dim]
 
-    def __init__(self, num_images: int, dim: int, *, momentum: float = 0.5, seed: int = 0):
+    def __init__(
+        self, num_images: int, dim: int, *, momentum: float = BANK_MOMENTUM, seed: int = 0
+    ):
         super().__init__()
         check_share(momentum=momentum)
         self.momentum = momentum
@@ -30,26 +35,30 @@ class MemoryBank(nn.Module):
     def negatives(
         self, index: Tensor, num_negatives: int, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Entries of random images, none of them in `index`, drawn with replacement: [num_negatives, dim]."""
-        num_others = len(self.entries) - len(index)
-        if num_others < 1:
+        """Draw entries of images outside `index`, with replacement: [num_negatives, dim]."""
+        num_candidates = len(self.entries) - len(index)
+        if num_candidates < 1:
             raise ValueError(
-                f"A memory bank of {len(self.entries)} images has no negatives for a batch of {len(index)}."
+                f"A memory bank of {len(self.entries)} images has no negatives "
+                f"for a batch of {len(index)}."
             )
         device = generator.device if generator else self.entries.device
-        chosen = torch.randint(num_others, (num_negatives,), generator=generator, device=device).to(
-            self.entries.device
-        )
-        # The r-th of the others is r, moved on by the images of the batch that come before it: as many as s_j - j <= r.
-        taken = index.to(self.entries.device).sort().values
+        chosen = torch.randint(
+            num_candidates, (num_negatives,), generator=generator, device=device
+        ).to(self.entries.device)
+        # The r-th candidate is image r plus the number of batch images before it, which is the
+        # number of j with s_j - j <= r, where s is the sorted batch.
+        batch = index.to(self.entries.device).sort().values
         chosen += torch.searchsorted(
-            taken - torch.arange(len(taken), device=taken.device), chosen, right=True
+            batch - torch.arange(len(batch), device=batch.device), chosen, right=True
         )
         return self.entries[chosen]
 
     @torch.no_grad()
     def update(self, index: Tensor, z: Tensor) -> None:
-        index, z = join(index.to(self.entries.device)), unit_rows(join(z.detach().to(self.entries)))
+        """Move the entries of these images towards their embeddings z [N, dim]."""
+        index = join(index.to(self.entries.device))
+        z = unit_rows(join(z.detach().to(self.entries)))
         self.entries[index] = unit_rows(
             self.momentum * self.entries[index] + (1 - self.momentum) * z
         )

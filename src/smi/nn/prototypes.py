@@ -1,4 +1,4 @@
-"""SwAV's prototypes (Caron et al. 2020)."""
+"""Compare embeddings with SwAV's prototypes (Caron et al. 2020)."""
 
 import torch
 from torch import Tensor, nn
@@ -7,9 +7,10 @@ from smi.losses.embeddings import unit_rows
 
 
 class Prototypes(nn.Module):
-    """Directions that embeddings are compared with: `Prototypes(dim, num_prototypes)(z)` is their cosine with each, [N, num_prototypes].
+    """Compute the cosine of embeddings with learned directions.
 
-    Vectors are brought to length 1 when they are used, so no step after the optimizer's is needed.
+    `Prototypes(dim, num_prototypes)(z)` is [N, num_prototypes]. The directions are scaled to length
+    1 when they are used, so they need no normalisation after a step of the optimizer.
     """
 
     def __init__(self, dim: int, num_prototypes: int):
@@ -17,4 +18,5 @@ class Prototypes(nn.Module):
         self.weight = nn.Parameter(unit_rows(torch.randn(num_prototypes, dim)))
 
     def forward(self, z: Tensor) -> Tensor:
+        """Return the cosines of z [N, dim] with all prototypes."""
         return unit_rows(z) @ unit_rows(self.weight).T

@@ -1,4 +1,4 @@
-"""MoCo's queue of keys (He et al. 2020)."""
+"""Store MoCo's queue of keys (He et al. 2020)."""
 
 import torch
 from torch import Tensor, nn
@@ -8,13 +8,14 @@ from smi.losses.embeddings import unit_rows
 
 
 class Queue(nn.Module):
-    """The last `size` keys of length 1, oldest overwritten first; random directions at the start.
+    """Store the last `size` keys, scaled to length 1; the oldest are overwritten first.
 
-    queue = Queue(65536, dim=128)
-    loss = info_nce_loss(query, key, queue.keys)
-    queue.push(key)
+        queue = Queue(65536, dim=128)
+        loss = info_nce_loss(query, key, queue.keys)
+        queue.push(key)
 
-    Keys of all devices enter in the order of ranks, and the start is drawn from `seed`, so the queue is the same on every device.
+    It starts with random directions, drawn from `seed`. Keys of all devices enter in the order of
+    ranks. So the queue is the same on every device.
     """
 
     keys: Tensor  # [size, dim]
@@ -28,9 +29,10 @@ class Queue(nn.Module):
 
     @torch.no_grad()
     def push(self, keys: Tensor) -> None:
+        """Store the keys [N, dim] of all devices."""
         size = len(self.keys)
         keys = unit_rows(join(keys.detach().to(self.keys)))[-size:]
         slots = (self.position + torch.arange(len(keys), device=self.keys.device)) % size
-        # A new tensor, not a change in place: the loss of this step may still need the old one in its backward pass.
+        # A new tensor, not an in-place change: the backward pass of this step may need the old one.
         self.keys = self.keys.index_copy(0, slots, keys)
         self.position = (self.position + len(keys)) % size

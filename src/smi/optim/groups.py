@@ -1,4 +1,4 @@
-"""Which parameters an optimizer treats alike."""
+"""Create optimizers with one group for matrices and one for vectors."""
 
 from typing import Any, Literal
 
@@ -6,13 +6,10 @@ from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from smi.errors import UserError
-from smi.optim.lars import LARS
+from smi.optim.lars import LARS, MOMENTUM
 
-FUSED = (
-    "cpu",
-    "cuda",
-    "mps",
-)  # devices with an AdamW that is one kernel; elsewhere PyTorch would say so only at the first step
+# Devices on which AdamW can be one kernel; on others PyTorch fails only at the first step.
+FUSED_ADAMW_DEVICES = ("cpu", "cuda", "mps")
 
 OptimizerName = Literal["AdamW", "LARS", "SGD"]
 
@@ -24,35 +21,34 @@ def create_optimizer(
     lr: float,
     lr_vectors: float | None,
     weight_decay: float,
-    momentum: float = 0.9,
+    momentum: float = MOMENTUM,
 ) -> Optimizer:
-    """Two groups: matrices, and vectors (biases and norms), which have no weight decay and, if it is given, a learning rate of their own.
+    """Create an optimizer with two groups: matrices, and vectors (biases and norms).
 
-    Parameters that need no gradient are left out. Each group keeps its "peak_lr", which schedules are a share of. momentum: of AdamW, the
-    first of its betas.
+    Vectors have no weight decay and, if `lr_vectors` is given, their own learning rate. Parameters
+    that need no gradient are left out. Each group keeps its "peak_lr", which schedules multiply.
+    momentum: for AdamW, the first of its betas.
     """
     trained = [p for p in module.parameters() if p.requires_grad]
-    peaks = (lr, lr if lr_vectors is None else lr_vectors)
-    kinds = (
-        {
-            "params": [p for p in trained if p.ndim > 1],
-            "lr": peaks[0],
-            "peak_lr": peaks[0],
-            "weight_decay": weight_decay,
-        },
-        {
-            "params": [p for p in trained if p.ndim <= 1],
-            "lr": peaks[1],
-            "peak_lr": peaks[1],
-            "weight_decay": 0.0,
-        },
-    )
-    groups: list[dict[str, Any]] = [group for group in kinds if group["params"]]
+    if lr_vectors is None:
+        lr_vectors = lr
+    matrices = {
+        "params": [p for p in trained if p.ndim > 1],
+        "lr": lr,
+        "peak_lr": lr,
+        "weight_decay": weight_decay,
+    }
+    vectors = {
+        "params": [p for p in trained if p.ndim <= 1],
+        "lr": lr_vectors,
+        "peak_lr": lr_vectors,
+        "weight_decay": 0.0,
+    }
+    groups: list[dict[str, Any]] = [group for group in (matrices, vectors) if group["params"]]
     if name == "AdamW":
-        fused = all(p.device.type in FUSED for p in trained)
-        return AdamW(
-            groups, betas=(momentum, 0.999), fused=fused or None
-        )  # None: PyTorch chooses among the others
+        fused = all(p.device.type in FUSED_ADAMW_DEVICES for p in trained)
+        # With None, PyTorch chooses among the other implementations.
+        return AdamW(groups, betas=(momentum, 0.999), fused=fused or None)
     if name == "LARS":
         return LARS(groups, lr, momentum=momentum)
     if name == "SGD":

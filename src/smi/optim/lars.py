@@ -1,4 +1,4 @@
-"""LARS (You et al. 2017, arXiv:1708.03888) as the authors of Barlow Twins define it."""
+"""Optimize with LARS (You et al. 2017, arXiv:1708.03888), as Barlow Twins' authors define it."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -8,17 +8,20 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+MOMENTUM = 0.9
+
 
 class LARS(Optimizer):
-    """SGD with momentum whose step is, for each matrix, a fixed share of the matrix's own length.
+    """Step each matrix by a fixed share of its own length: SGD with momentum and scaled gradients.
 
         g = gradient + weight_decay * p
-        g = g * eta * |p| / |g|             (not where either length is 0)
+        g = g * eta * |p| / |g|             (unless either length is 0)
         mu = momentum * mu + g
         p = p - lr * mu
 
-    Biases and norms (one dimension or none) have neither weight decay nor that factor: for them it is plain SGD. A parameter without a
-    gradient is left as it is, its momentum too. Lengths stay on the device: a step waits for nothing.
+    Biases and norms (one dimension or none) have neither weight decay nor that factor: for them
+    this is plain SGD. A parameter without a gradient is skipped, and so is its momentum. Lengths
+    stay on the device, so a step does not synchronise with the host.
     """
 
     def __init__(
@@ -27,7 +30,7 @@ class LARS(Optimizer):
         lr: float,
         *,
         weight_decay: float = 0.0,
-        momentum: float = 0.9,
+        momentum: float = MOMENTUM,
         eta: float = 1e-3,
     ):
         for name, value in {
@@ -50,6 +53,7 @@ class LARS(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update all parameters that have a gradient."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -76,10 +80,10 @@ class LARS(Optimizer):
 
 
 def _batches(params: list[Tensor]) -> Iterable[list[Tensor]]:
-    """Parameters with a gradient, as they are stepped together.
+    """Return parameters with a gradient in batches that are stepped together.
 
-    On a GPU all of one kind, for far fewer kernels to launch. On a CPU one by one: what a sweep over all would read from memory again and
-    again stays in the cache.
+    On a GPU a batch holds all parameters of one kind, which launches far fewer kernels. On a CPU it
+    holds one parameter, which stays in the cache between the operations of a step.
     """
     kinds = defaultdict(list)
     for p in params:
@@ -91,7 +95,7 @@ def _batches(params: list[Tensor]) -> Iterable[list[Tensor]]:
 def _adapt(
     params: list[Tensor], grads: list[Tensor], *, weight_decay: float, eta: float
 ) -> list[Tensor]:
-    """Gradients with weight decay, as long as eta times their parameter."""
+    """Return gradients with weight decay, scaled to eta times the length of their parameter."""
     updates = list(torch._foreach_add(grads, params, alpha=weight_decay))
     param_norm = torch.stack(torch._foreach_norm(params))
     update_norm = torch.stack(torch._foreach_norm(updates))

@@ -1,4 +1,7 @@
-"""The learning rate, and whatever else changes, as pure functions of progress: the share of training that is done, from 0 to 1."""
+"""Compute the learning rate and other schedules from progress.
+
+Progress is the share of training that is done, from 0 to 1.
+"""
 
 import math
 from typing import Literal
@@ -9,25 +12,29 @@ Schedule = Literal["cosine", "step", "constant"]
 
 
 def cosine(start: float, end: float, progress: float) -> float:
-    """Half a cosine wave from start to end, both of which it meets exactly."""
+    """Return the value of half a cosine wave that begins at start and ends at end."""
     share = (1 + math.cos(math.pi * progress)) / 2
     return share * start + (1 - share) * end
 
 
 def steps(progress: float) -> float:
-    """A tenth of it from 60 % of training on, and a hundredth from 80 %, as MoCo does at epochs 120 and 160 of 200."""
-    return 1.0 if progress < 0.6 else 0.1 if progress < 0.8 else 0.01
+    """Return 1, a tenth from 60 % of training, a hundredth from 80 %: MoCo's steps."""
+    if progress < 0.6:
+        return 1.0
+    return 0.1 if progress < 0.8 else 0.01
 
 
 def constant(progress: float) -> float:
+    """Return 1."""
     return 1.0
 
 
 def lr_factor(schedule: Schedule, progress: float, warmup: float, final: float) -> float:
-    """What the peak learning rate is multiplied by.
+    """Return the factor of the peak learning rate.
 
-    warmup: the share of training in which it rises from 0 in a straight line. The cosine begins where that ends; steps do not move.
-    final: where the cosine ends, as a share of the peak.
+    warmup: the share of training in which it rises linearly from 0. The cosine begins after it;
+    steps do not move.
+    final: the end of the cosine, as a share of the peak.
     """
     if not 0 <= progress <= 1:
         raise ValueError(f"progress must be between 0 and 1; got {progress}.")
@@ -49,6 +56,6 @@ def lr_factor(schedule: Schedule, progress: float, warmup: float, final: float) 
 
 
 def set_lr(optimizer: Optimizer, factor: float) -> None:
-    """Each group's learning rate becomes this share of its peak."""
+    """Set the learning rate of each group to this share of its peak."""
     for group in optimizer.param_groups:
         group["lr"] = factor * group["peak_lr"]

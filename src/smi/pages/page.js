@@ -5,12 +5,16 @@
   const every = (selector, within = document) => [...within.querySelectorAll(selector)];
   root.classList.add("js");
 
-  // ------------------------------------------------------------------------------------------------------------------- light and dark
+  // -------------------------------------------------------------------------------- light and dark
 
-  const wanted = matchMedia("(prefers-color-scheme: dark)");
-  let asked = null; // by the button; until then what the system says
-  try { asked = localStorage.getItem("smi-theme"); } catch { /* a page from a file may be refused a memory */ }
-  const dark = () => !root.classList.contains("printing") && (asked ? asked === "dark" : wanted.matches);
+  const systemDark = matchMedia("(prefers-color-scheme: dark)");
+  let choice = null; // the theme chosen by the button; null follows the system
+  try {
+    choice = localStorage.getItem("smi-theme");
+  } catch { /* browsers may refuse storage to a page from a file */ }
+  const dark = () => (
+    !root.classList.contains("printing") && (choice ? choice === "dark" : systemDark.matches)
+  );
   const button = document.getElementById("theme");
   const setTheme = () => {
     root.dataset.theme = dark() ? "dark" : "light";
@@ -20,48 +24,52 @@
   };
   button.hidden = false;
   button.addEventListener("click", () => {
-    asked = dark() ? "light" : "dark";
-    try { localStorage.setItem("smi-theme", asked); } catch { /* as above */ }
+    choice = dark() ? "light" : "dark";
+    try { localStorage.setItem("smi-theme", choice); } catch { /* see above */ }
     setTheme();
   });
-  wanted.addEventListener("change", () => setTheme());
+  systemDark.addEventListener("change", () => setTheme());
 
-  // Figures are made for white paper: on dark each colour has a lighter twin, so that lines can still be told apart.
-  const TWINS = {
-    "#222222": "#e9e7e2", "#444444": "#a3a7ad", "#000000": "#f4f4f4", black: "#f4f4f4", white: "#15171a", "#ffffff": "#15171a",
-    "#e6e6e6": "#363a40", "#dddddd": "#363a40", "rgba(255,255,255,0.85)": "rgba(21,23,26,0.85)", "rgba(0,0,0,0.06)": "rgba(255,255,255,0.1)",
-    "#0072b2": "#4ea3e3", "#d55e00": "#ff8c42", "#009e73": "#34c79d", "#cc79a7": "#e79fca", "#56b4e9": "#a6dbff", "#e69f00": "#f7c352",
-    "#8b4513": "#cf9467", "#7f7f7f": "#a9a9a9", "#6a3d9a": "#b394e0", "#999999": "#8d9298",
-  };
-  const colour = (name) => (dark() && TWINS[name]) || name;
+  // Figures are drawn for white paper. On a dark page each of their colours has a lighter version.
+  const colour = (name) => (dark() && data.colours.dark[name]) || name;
   const themed = (value) => {
     if (typeof value === "string") return colour(value);
     if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map(themed);
-    if (value && typeof value === "object") return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, themed(item)]));
+    if (value && typeof value === "object") {
+      return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, themed(item)]));
+    }
     return value;
   };
 
-  // ---------------------------------------------------------------------------------------------------------------------------- plots
+  // ----------------------------------------------------------------------------------------- plots
 
   const NARROW = 620;
   const coarse = matchMedia("(pointer: coarse)");
   const copy = (value) => JSON.parse(JSON.stringify(value));
 
-  const axes = (layout, letter) => Object.keys(layout).filter((key) => new RegExp(`^${letter}axis\\d*$`).test(key));
+  const axes = (layout, letter) => (
+    Object.keys(layout).filter((key) => new RegExp(`^${letter}axis\\d*$`).test(key))
+  );
   const short = (key) => key.replace("axis", "");
 
-  // Panels beside each other come one beneath the other; titles that were placed on the paper stay with their panel.
+  // Stacks panels that are side by side. Titles placed on the paper stay with their panel.
   const stack = (layout) => {
     const panels = axes(layout, "x").map((key) => {
       const x = layout[key], name = `yaxis${(x.anchor || "y").slice(1)}`, y = layout[name];
-      return y && { key, name, x, y, left: (x.domain || [0, 1])[0], middle: (x.domain || [0, 1]).reduce((a, b) => a + b) / 2, top: (y.domain || [0, 1])[1] };
+      if (!y) return null;
+      const [left, right] = x.domain || [0, 1];
+      return { key, name, x, y, left, middle: (left + right) / 2, top: (y.domain || [0, 1])[1] };
     }).filter(Boolean);
     if (new Set(panels.map((panel) => panel.left)).size < 2) return false;
     panels.sort((a, b) => b.top - a.top || a.left - b.left);
     for (const note of layout.annotations || []) {
       if (note.xref !== "paper" || note.yref !== "paper") continue;
-      const home = panels.find((panel) => Math.abs(panel.middle - note.x) < 0.02 && Math.abs(panel.top - note.y) < 0.03);
-      if (home) Object.assign(note, { xref: `${short(home.key)} domain`, yref: `${short(home.name)} domain`, x: 0.5, y: 1, yanchor: "bottom" });
+      const home = panels.find((panel) => (
+        Math.abs(panel.middle - note.x) < 0.02 && Math.abs(panel.top - note.y) < 0.03
+      ));
+      if (!home) continue;
+      const domains = { xref: `${short(home.key)} domain`, yref: `${short(home.name)} domain` };
+      Object.assign(note, domains, { x: 0.5, y: 1, yanchor: "bottom" });
     }
     const high = 230, gap = 92, total = panels.length * high + (panels.length - 1) * gap;
     panels.forEach(({ x, y }, i) => {
@@ -76,23 +84,36 @@
 
   const fitted = (spec, width) => {
     const layout = copy(spec.layout);
-    const narrow = width < NARROW;
+    const narrow = !spec.width && width < NARROW; // a figure with its own width scrolls
     layout.width = width;
     layout.paper_bgcolor = layout.plot_bgcolor = "rgba(0,0,0,0)";
-    layout.font = { ...layout.font, color: "#222222", size: narrow ? 12 : layout.font?.size ?? 14 };
+    const fontSize = narrow ? 12 : layout.font?.size ?? 14;
+    layout.font = { ...layout.font, color: data.colours.ink, size: fontSize };
+    layout.modebar = {
+      bgcolor: layout.paper_bgcolor,
+      color: data.colours.hoverEdge,
+      activecolor: data.colours.ink,
+    };
     if (coarse.matches) layout.dragmode = false; // a finger scrolls the page
-    layout.hoverlabel = { ...layout.hoverlabel, bgcolor: dark() ? "#2a2e33" : "#ffffff", bordercolor: "#7f7f7f", font: { size: 12, color: "#222222" } };
+    layout.hoverlabel = {
+      ...layout.hoverlabel,
+      bgcolor: data.colours.hover[dark() ? 1 : 0],
+      bordercolor: data.colours.hoverEdge,
+      font: { size: 12, color: data.colours.ink },
+    };
     for (const letter of "xy") {
       for (const key of axes(layout, letter)) {
         const axis = layout[key];
-        axis.gridcolor ??= "#e6e6e6";
-        axis.linecolor ??= "#222222";
-        axis.zerolinecolor ??= "#e6e6e6";
+        axis.gridcolor ??= data.colours.grid;
+        axis.linecolor ??= data.colours.ink;
+        axis.zerolinecolor ??= data.colours.grid;
         axis.automargin = axis.automargin || letter === "y" || undefined;
       }
     }
     if (narrow) {
-      const listed = spec.data.filter((trace) => trace.name && trace.showlegend !== false).length; // at most two beside each other
+      // At most two entries of the legend fit side by side.
+      const named = spec.data.filter((trace) => trace.name && trace.showlegend !== false);
+      const listed = named.length;
       if (!stack(layout)) layout.height = Math.min(layout.height, Math.max(320, width * 0.82));
       if (layout.showlegend !== false && listed > 2) layout.height += 15 * listed - 20;
       layout.margin = { ...layout.margin, l: 56, r: 14 };
@@ -104,43 +125,81 @@
       for (const note of layout.annotations || []) {
         note.font = { ...note.font, size: 12 };
         const words = String(note.text || ""); // a title may take two lines
-        if (!words.includes("<br>") && words.length > 46) note.text = words.replace(/^(.{20,46}?)[ ](?=.)/, "$1<br>");
+        if (!words.includes("<br>") && words.length > 46) {
+          note.text = words.replace(/^(.{20,46}?)[ ](?=.)/, "$1<br>");
+        }
       }
-      if (layout.showlegend !== false) layout.legend = { orientation: "h", x: 0, y: 1.02, xanchor: "left", yanchor: "bottom", font: { size: 12 }, ...(layout.legend?.itemsizing && { itemsizing: layout.legend.itemsizing }) };
+      if (layout.showlegend !== false) {
+        const { itemsizing } = layout.legend || {};
+        const place = { orientation: "h", x: 0, y: 1.02, xanchor: "left", yanchor: "bottom" };
+        layout.legend = { ...place, font: { size: 12 }, ...(itemsizing && { itemsizing }) };
+      }
     }
     return layout;
   };
 
-  const drawn = new Map(); // elements, and how each is drawn anew
+  // Saves the figure as it is printed: white, with its caption, in the width it was made for.
+  const save = (spec) => Plotly.downloadImage(
+    { data: copy(spec.data), layout: copy(spec.paper) },
+    { format: "svg", filename: spec.file, width: spec.paper.width, height: spec.paper.height },
+  );
+  const config = (spec) => ({
+    responsive: false,
+    doubleClickDelay: 400,
+    displaylogo: false,
+    showSendToCloud: false, // nothing leaves this page
+    displayModeBar: spec.paper ? "hover" : false,
+    modeBarButtonsToRemove: ["toImage", "select2d", "lasso2d"],
+  });
+  for (const saveButton of every("[data-save]")) {
+    saveButton.hidden = false;
+    saveButton.addEventListener("click", () => save(data.plots[saveButton.dataset.save]));
+  }
+
+  const drawn = new Map(); // elements, and the functions that redraw them
   const drawPlot = (element) => {
     if (drawn.has(element)) return;
     const spec = data.plots[element.dataset.plot];
+    const space = element.parentElement;
     let before = 0;
     const redraw = () => {
-      const width = element.clientWidth;
-      if (!width) return;
-      before = width;
+      const available = space.clientWidth;
+      if (!available) return;
+      before = available;
+      // A figure with its own width is never enlarged, and shrinks to three quarters at most.
+      const least = Math.round(0.75 * (spec.width || 0));
+      const width = spec.width ? Math.max(Math.min(available, spec.width), least) : available;
       const layout = fitted(spec, width);
+      element.style.width = spec.width ? `${width}px` : "";
       element.style.height = `${layout.height}px`;
-      Plotly.react(element, themed(spec.data), themed(layout), { displayModeBar: false, responsive: false, doubleClickDelay: 400 });
+      Plotly.react(element, themed(spec.data), themed(layout), config(spec));
     };
     drawn.set(element, redraw);
     redraw();
-    new ResizeObserver(() => { if (element.clientWidth && element.clientWidth !== before) redraw(); }).observe(element);
+    new ResizeObserver(() => {
+      if (space.clientWidth && space.clientWidth !== before) redraw();
+    }).observe(space);
   };
 
-  // --------------------------------------------------------------------------------------------------------------------------- clouds
+  // ---------------------------------------------------------------------------------------- clouds
 
-  const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#8b4513", "#7f7f7f", "#6a3d9a"];
-  const LISTED = 30; // classes in a legend
-  const SYMBOLS = [ // paths around 0 of size 1; the same number of a class always looks the same
+  const MAX_LEGEND_CLASSES = 30;
+  const polygon = (...corners) => (c) => {
+    for (const [x, y] of corners) c.lineTo(x, y);
+    c.closePath();
+  };
+  const star = Array.from({ length: 10 }, (_, i) => {
+    const radius = i % 2 ? 0.55 : 1.3;
+    return [radius * Math.sin(i * Math.PI / 5), -radius * Math.cos(i * Math.PI / 5)];
+  });
+  const SYMBOLS = [ // paths around 0 of size 1; a class with the same number always looks the same
     (c) => c.arc(0, 0, 1, 0, 7),
     (c) => c.rect(-0.88, -0.88, 1.76, 1.76),
-    (c) => { c.moveTo(0, -1.25); c.lineTo(1.25, 0); c.lineTo(0, 1.25); c.lineTo(-1.25, 0); c.closePath(); },
-    (c) => { c.moveTo(0, -1.2); c.lineTo(1.15, 0.9); c.lineTo(-1.15, 0.9); c.closePath(); },
-    (c) => { for (const [x, y, w, h] of [[-1.15, -0.4, 2.3, 0.8], [-0.4, -1.15, 0.8, 2.3]]) c.rect(x, y, w, h); },
-    (c) => { c.moveTo(0, 1.2); c.lineTo(1.15, -0.9); c.lineTo(-1.15, -0.9); c.closePath(); },
-    (c) => { for (let i = 0; i < 10; i++) c.lineTo((i % 2 ? 0.55 : 1.3) * Math.sin(i * Math.PI / 5), -(i % 2 ? 0.55 : 1.3) * Math.cos(i * Math.PI / 5)); c.closePath(); },
+    polygon([0, -1.25], [1.25, 0], [0, 1.25], [-1.25, 0]),
+    polygon([0, -1.2], [1.15, 0.9], [-1.15, 0.9]),
+    (c) => { c.rect(-1.15, -0.4, 2.3, 0.8); c.rect(-0.4, -1.15, 0.8, 2.3); },
+    polygon([0, 1.2], [1.15, -0.9], [-1.15, -0.9]),
+    polygon(...star),
   ];
   const mark = (c, x, y, size, number) => {
     c.save();
@@ -149,14 +208,16 @@
     c.beginPath();
     SYMBOLS[number % SYMBOLS.length](c);
     c.restore();
-    c.fillStyle = colour(COLOURS[number % COLOURS.length]);
+    c.fillStyle = colour(data.colours.classes[number % data.colours.classes.length]);
     c.fill();
   };
 
   const card = document.getElementById("card");
   const hideCard = () => { card.hidden = true; };
   const showCard = (x, y, sample, i) => {
-    const image = new Image(), name = document.createElement("strong"), file = document.createElement("span");
+    const image = new Image();
+    const name = document.createElement("strong");
+    const file = document.createElement("span");
     image.alt = "";
     image.className = "small";
     image.addEventListener("load", () => image.classList.toggle("small", image.naturalWidth < 48));
@@ -175,10 +236,12 @@
     if (drawn.has(element)) return;
     const spec = data.clouds[element.dataset.cloud], sample = data.samples[spec.sample];
     const canvas = element.querySelector("canvas"), c = canvas.getContext("2d");
-    const centre = [0, 1, 2].map((k) => spec.places.reduce((sum, place) => sum + place[k], 0) / spec.places.length);
-    const radii = spec.places.map((place) => Math.hypot(...place.map((value, k) => value - centre[k]))).sort((a, b) => a - b);
+    const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+    const centre = [0, 1, 2].map((k) => mean(spec.points.map((point) => point[k])));
+    const distance = (point) => Math.hypot(...point.map((value, k) => value - centre[k]));
+    const radii = spec.points.map(distance).sort((a, b) => a - b);
     const scale = radii[Math.floor(0.98 * (radii.length - 1))] || 1;
-    const points = spec.places.map((place) => place.map((value, k) => (value - centre[k]) / scale));
+    const points = spec.points.map((place) => place.map((value, k) => (value - centre[k]) / scale));
     const present = sample.labels ? [...new Set(sample.labels)].sort((a, b) => a - b) : [0];
     const number = new Map(present.map((label, i) => [label, i]));
     const kind = (i) => (sample.labels ? number.get(sample.labels[i]) : 0);
@@ -186,15 +249,18 @@
     let yaw = 0.7, pitch = 0.45, zoom = 1, chosen = -1, projected = [];
 
     const paint = () => {
-      const width = canvas.clientWidth, height = canvas.clientHeight, dense = Math.min(devicePixelRatio || 1, 2);
+      const width = canvas.clientWidth, height = canvas.clientHeight;
+      const dense = Math.min(devicePixelRatio || 1, 2);
       if (!width) return;
       if (canvas.width !== Math.round(width * dense)) canvas.width = Math.round(width * dense);
       if (canvas.height !== Math.round(height * dense)) canvas.height = Math.round(height * dense);
       c.setTransform(dense, 0, 0, dense, 0, 0);
       c.clearRect(0, 0, width, height);
-      const size = Math.min(width, height) * 0.54 * zoom, sy = Math.sin(yaw), cy = Math.cos(yaw), sp = Math.sin(pitch), cp = Math.cos(pitch);
+      const size = Math.min(width, height) * 0.54 * zoom;
+      const sy = Math.sin(yaw), cy = Math.cos(yaw), sp = Math.sin(pitch), cp = Math.cos(pitch);
       const project = ([x, y, z]) => {
-        const x1 = x * cy - y * sy, y1 = x * sy + y * cy, z2 = z * cp - y1 * sp, depth = y1 * cp + z * sp, near = 3.2 / (3.2 + depth);
+        const x1 = x * cy - y * sy, y1 = x * sy + y * cy;
+        const z2 = z * cp - y1 * sp, depth = y1 * cp + z * sp, near = 3.2 / (3.2 + depth);
         return [width / 2 + x1 * near * size, height / 2 - z2 * near * size, depth, near];
       };
       cube(project);
@@ -202,7 +268,8 @@
       const order = projected.map((_, i) => i).sort((a, b) => projected[b][2] - projected[a][2]);
       for (const i of order) {
         const [x, y, depth, near] = projected[i];
-        c.globalAlpha = hidden.has(kind(i)) ? 0.06 : Math.max(0.45, Math.min(1, 0.85 - 0.3 * depth));
+        const opacity = Math.max(0.45, Math.min(1, 0.85 - 0.3 * depth));
+        c.globalAlpha = hidden.has(kind(i)) ? 0.06 : opacity;
         mark(c, x, y, Math.max(2, 4 * near * Math.sqrt(zoom)), kind(i));
       }
       c.globalAlpha = 1;
@@ -215,12 +282,18 @@
         c.stroke();
       }
     };
-    const cube = (project) => { // edges of a box, to see which way it is turned
-      c.strokeStyle = colour("#dddddd");
+    const cube = (project) => { // edges of a box, to show how it is rotated
+      c.strokeStyle = colour(data.colours.boxEdge);
       c.lineWidth = 1;
-      const corners = [0, 1, 2, 3, 4, 5, 6, 7].map((i) => project([1, 2, 4].map((bit) => (i & bit ? 0.72 : -0.72))));
+      const corner = (i) => project([1, 2, 4].map((bit) => (i & bit ? 0.72 : -0.72))).slice(0, 2);
       c.beginPath();
-      for (let i = 0; i < 8; i++) for (const bit of [1, 2, 4]) if (!(i & bit)) { c.moveTo(...corners[i].slice(0, 2)); c.lineTo(...corners[i | bit].slice(0, 2)); }
+      for (let i = 0; i < 8; i++) {
+        for (const bit of [1, 2, 4]) {
+          if (i & bit) continue;
+          c.moveTo(...corner(i));
+          c.lineTo(...corner(i | bit));
+        }
+      }
       c.stroke();
     };
     const at = (x, y, reach) => {
@@ -245,7 +318,8 @@
       canvas.setPointerCapture(event.pointerId);
     });
     canvas.addEventListener("pointermove", (event) => {
-      if (!from) return choose(event.pointerType === "mouse" ? at(event.offsetX, event.offsetY, 14) : chosen);
+      const mouse = event.pointerType === "mouse";
+      if (!from) return choose(mouse ? at(event.offsetX, event.offsetY, 14) : chosen);
       const dx = event.clientX - from.x, dy = event.clientY - from.y;
       if (!from.moved && Math.hypot(dx, dy) < 5) return;
       from.moved = true;
@@ -256,24 +330,32 @@
       paint();
     });
     canvas.addEventListener("pointerup", (event) => {
-      if (from && !from.moved) choose(at(event.offsetX, event.offsetY, event.pointerType === "mouse" ? 14 : 26));
+      const reach = event.pointerType === "mouse" ? 14 : 26;
+      if (from && !from.moved) choose(at(event.offsetX, event.offsetY, reach));
       from = null;
     });
     canvas.addEventListener("pointercancel", () => { from = null; });
-    canvas.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse" && !from) choose(-1); });
+    canvas.addEventListener("pointerleave", (event) => {
+      if (event.pointerType === "mouse" && !from) choose(-1);
+    });
     canvas.addEventListener("blur", () => choose(-1));
-    canvas.addEventListener("wheel", (event) => { // only once it is focused: else the page scrolls
+    canvas.addEventListener("wheel", (event) => { // only with focus; otherwise the page scrolls
       if (document.activeElement !== canvas) return;
       event.preventDefault();
       zoom = Math.max(0.5, Math.min(6, zoom * Math.exp(-event.deltaY / 400)));
       choose(-1);
     }, { passive: false });
     const step = (by) => {
-      const order = points.map((_, i) => i).filter((i) => !hidden.has(kind(i))).sort((a, b) => kind(a) - kind(b) || a - b);
-      if (order.length) choose(order[(order.indexOf(chosen) + by + order.length + (chosen < 0 && by < 0 ? 1 : 0)) % order.length]);
+      const order = points.map((_, i) => i).filter((i) => !hidden.has(kind(i)));
+      order.sort((a, b) => kind(a) - kind(b) || a - b);
+      if (!order.length) return;
+      const start = order.indexOf(chosen) + (chosen < 0 && by < 0 ? 1 : 0);
+      choose(order[(start + by + order.length) % order.length]);
     };
     canvas.addEventListener("keydown", (event) => {
-      const turns = { ArrowLeft: [0.12, 0], ArrowRight: [-0.12, 0], ArrowUp: [0, -0.1], ArrowDown: [0, 0.1] };
+      const turns = {
+        ArrowLeft: [0.12, 0], ArrowRight: [-0.12, 0], ArrowUp: [0, -0.1], ArrowDown: [0, 0.1],
+      };
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       if (turns[event.key]) {
         yaw += turns[event.key][0];
@@ -281,18 +363,23 @@
         chosen = -1;
         hideCard();
         paint();
-      } else if (event.key === "+" || event.key === "=") { zoom = Math.min(6, zoom * 1.2); choose(-1); }
-      else if (event.key === "-") { zoom = Math.max(0.5, zoom / 1.2); choose(-1); }
-      else if (event.key === "n" || event.key === "N") step(1);
+      } else if (event.key === "+" || event.key === "=") {
+        zoom = Math.min(6, zoom * 1.2);
+        choose(-1);
+      } else if (event.key === "-") {
+        zoom = Math.max(0.5, zoom / 1.2);
+        choose(-1);
+      } else if (event.key === "n" || event.key === "N") step(1);
       else if (event.key === "p" || event.key === "P") step(-1);
       else if (event.key === "Escape") choose(-1);
       else return;
       event.preventDefault();
     });
     const swatches = [];
-    if (sample.labels && present.length <= LISTED) {
+    if (sample.labels && present.length <= MAX_LEGEND_CLASSES) {
       element.querySelector(".legend").replaceChildren(...present.map((label, i) => {
-        const item = document.createElement("li"), toggle = document.createElement("button"), swatch = document.createElement("canvas"), name = document.createElement("span");
+        const item = document.createElement("li"), toggle = document.createElement("button");
+        const swatch = document.createElement("canvas"), name = document.createElement("span");
         swatch.width = swatch.height = 26;
         swatches.push([swatch, i]);
         name.textContent = className(sample, label);
@@ -311,7 +398,11 @@
     }
     const redraw = () => {
       paint();
-      for (const [swatch, i] of swatches) { const pen = swatch.getContext("2d"); pen.clearRect(0, 0, 26, 26); mark(pen, 13, 13, 9, i); }
+      for (const [swatch, i] of swatches) {
+        const pen = swatch.getContext("2d");
+        pen.clearRect(0, 0, 26, 26);
+        mark(pen, 13, 13, 9, i);
+      }
     };
     drawn.set(element, redraw);
     redraw();
@@ -319,28 +410,35 @@
   };
   addEventListener("scroll", hideCard, { passive: true });
 
-  // -------------------------------------------------------------------------------------------------------- what comes into sight
+  // ------------------------------------------------------------ draw elements that come into sight
 
   const draw = (element) => {
     if (element.dataset.plot) drawPlot(element);
     else if (element.dataset.cloud) drawCloud(element);
     else if (!element.src) {
-      element.addEventListener("load", () => element.classList.toggle("small", element.naturalWidth < 48));
+      const isSmall = () => element.classList.toggle("small", element.naturalWidth < 48);
+      element.addEventListener("load", isSmall);
       element.src = data.pictures[element.dataset.picture];
     }
   };
   const pending = every("[data-plot], [data-cloud], [data-picture]");
   const sight = new IntersectionObserver((entries) => {
-    for (const entry of entries) if (entry.isIntersecting) { sight.unobserve(entry.target); draw(entry.target); }
+    for (const entry of entries) {
+      if (!entry.isIntersecting) continue;
+      sight.unobserve(entry.target);
+      draw(entry.target);
+    }
   }, { rootMargin: "700px 0px" });
   pending.forEach((element) => sight.observe(element));
 
-  // ------------------------------------------------------------------------------------------------------------------------- choosers
+  // -------------------------------------------------------------------------------------- choosers
 
   const choosers = every(".chooser");
   const pick = (chooser, input) => {
     input.checked = true;
-    for (const option of every(":scope > .option", chooser)) option.classList.toggle("chosen", option.dataset.value === input.value);
+    for (const option of every(":scope > .option", chooser)) {
+      option.classList.toggle("chosen", option.dataset.value === input.value);
+    }
   };
   for (const chooser of choosers) {
     const inputs = every(":scope > fieldset input", chooser);
@@ -348,42 +446,51 @@
     chooser.addEventListener("change", (event) => {
       hideCard();
       for (const other of choosers) { // one choice for the whole page
-        const same = every(":scope > fieldset input", other).find((input) => input.dataset.option === event.target.dataset.option);
+        const { option } = event.target.dataset;
+        const inputs = every(":scope > fieldset input", other);
+        const same = inputs.find((input) => input.dataset.option === option);
         if (same) pick(other, same);
       }
     });
   }
 
-  // ----------------------------------------------------------------------------------------------------------------------------- tabs
+  // ------------------------------------------------------------------------------------------ tabs
 
   const tabs = every('[role="tab"]');
   const panels = tabs.map((tab) => document.getElementById(tab.getAttribute("aria-controls")));
   const select = (number, focus) => {
     hideCard();
+    if (!tabs.length) return; // a page with one tab
     tabs.forEach((tab, i) => {
       tab.setAttribute("aria-selected", String(i === number));
       tab.tabIndex = i === number ? 0 : -1;
       panels[i].classList.toggle("shown", i === number);
     });
     if (focus) tabs[number].focus({ preventScroll: true });
-    document.querySelector(".tabs").scrollLeft = tabs[number].offsetLeft - 60; // scrollIntoView would also move where Tab begins
+    // scrollIntoView would also move the place where the Tab key begins.
+    document.querySelector(".tabs").scrollLeft = tabs[number].offsetLeft - 60;
   };
   const go = (number, focus) => {
     const bar = document.querySelector(".tabs"), stuck = bar.getBoundingClientRect().top <= 0;
     select(number, focus);
-    try { history.replaceState(null, "", `#${panels[number].id}`); } catch { /* not for every kind of address */ }
-    if (stuck) scrollTo({ top: document.querySelector("main").offsetTop - bar.offsetHeight - 16, behavior: "instant" });
+    try {
+      history.replaceState(null, "", `#${panels[number].id}`);
+    } catch { /* some kinds of address refuse it */ }
+    const top = document.querySelector("main").offsetTop - bar.offsetHeight - 16;
+    if (stuck) scrollTo({ top, behavior: "instant" });
   };
   tabs.forEach((tab, i) => {
     tab.addEventListener("click", (event) => { event.preventDefault(); go(i, true); });
     tab.addEventListener("keydown", (event) => {
-      const to = { ArrowRight: i + 1, ArrowLeft: i - 1, Home: 0, End: tabs.length - 1, " ": i, Enter: i }[event.key];
+      const last = tabs.length - 1;
+      const targets = { ArrowRight: i + 1, ArrowLeft: i - 1, Home: 0, End: last, " ": i, Enter: i };
+      const to = targets[event.key];
       if (to === undefined) return;
       event.preventDefault();
       go((to + tabs.length) % tabs.length, true);
     });
   });
-  const follow = () => { // a link may name a part, or something in it
+  const follow = () => { // a link may name a tab, or something inside it
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
     const number = panels.findIndex((panel) => target && panel.contains(target));
     if (number < 0) return false;
@@ -394,7 +501,7 @@
   addEventListener("hashchange", follow);
   if (!follow()) select(0, false);
 
-  // --------------------------------------------------------------------------------------------------------------- copying, printing
+  // -------------------------------------------------------------------------- copying and printing
 
   for (const box of every(".code")) {
     const copyButton = box.querySelector(".copy"), words = box.querySelector("code");
@@ -404,7 +511,7 @@
         await navigator.clipboard.writeText(words.textContent);
         copyButton.textContent = "Copied";
         setTimeout(() => { copyButton.textContent = "Copy"; }, 1500);
-      } catch { getSelection().selectAllChildren(words); } // to be copied by hand
+      } catch { getSelection().selectAllChildren(words); } // for the reader to copy
     });
   }
 
@@ -414,7 +521,10 @@
     root.classList.toggle("printing", on);
     if (on) pending.forEach(draw);
     for (const detail of every("details")) {
-      if (on) { detail.dataset.was = detail.open ? "1" : ""; detail.open = true; } else detail.open = Boolean(detail.dataset.was);
+      if (on) {
+        detail.dataset.was = detail.open ? "1" : "";
+        detail.open = true;
+      } else detail.open = Boolean(detail.dataset.was);
     }
     setTheme();
   };

@@ -1,8 +1,12 @@
-"""Plotly figures as plain, small values: what is dense is thinned, numbers have six digits, the caption is text of the page."""
+"""Turn plotly figures into small plain values for a page.
+
+Dense lines are thinned, numbers have six digits, and the caption becomes text of the page.
+"""
 
 import base64
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,69 +14,88 @@ from numpy.typing import NDArray
 
 from smi.pages.blocks import Plot
 
-MOST = 500  # points of a line
-DIGITS = 6
-CAPTION = "caption"
+MAX_LINE_POINTS = 500
+NUM_DIGITS = 6
+CAPTION = "caption"  # the name of the annotation that holds a figure's caption
+CAPTION_LINE = 17  # pixels, the height of one line of a caption
+CAPTION_MARGIN = 14  # pixels between the caption and the axis
+FIXED_KINDS = ("image", "heatmap", "scatter3d")  # traces in panels of a fixed shape
 
 
-def plot(title: str, figure: Mapping[str, Any]) -> Plot:
-    """figure: as `to_plotly_json` gives it."""
-    found = _plain(figure)
+def plot(title: str, figure: Mapping[str, Any], *, max_points: int = MAX_LINE_POINTS) -> Plot:
+    """Return a block that shows a figure, which is given as `to_plotly_json` returns it.
+
+    max_points: longer lines are thinned to this many points.
+    """
+    values = _plain(figure)
     layout = {
         key: value
-        for key, value in found["layout"].items()
+        for key, value in values["layout"].items()
         if key not in ("template", "width", "meta")
     }
-    caption = (found["layout"].get("meta") or {}).get("caption", "")
+    caption = (values["layout"].get("meta") or {}).get("caption", "")
     notes = layout.get("annotations", [])
     layout["annotations"] = [note for note in notes if note.get("name") != CAPTION]
     lines = sum(note["text"].count("<br>") + 1 for note in notes if note.get("name") == CAPTION)
-    if lines:  # room that the caption took
+    if lines:  # give back the space that the caption took
         margin = layout.get("margin", {})
-        taken = 17 * lines + 14
-        layout["margin"] = margin | {"b": margin.get("b", 80) - taken}
-        layout["height"] = layout.get("height", 450) - taken
-    return Plot(title, [thinned(trace) for trace in found["data"]], layout, caption)
+        space = CAPTION_LINE * lines + CAPTION_MARGIN
+        layout["margin"] = margin | {"b": margin.get("b", 80) - space}
+        layout["height"] = layout.get("height", 450) - space
+    return Plot(title, [thinned(trace, max_points) for trace in values["data"]], layout, caption)
 
 
-def thinned(trace: dict[str, Any], most: int = MOST) -> dict[str, Any]:
-    """Of a long line the ends, and of every stretch its lowest and highest point: what is shown is true, and no peak is lost."""
-    x, y = trace.get("x"), trace.get("y")
-    if (
-        trace.get("type", "scatter") != "scatter"
-        or not isinstance(x, list)
-        or not isinstance(y, list)
-        or len(y) <= most
-    ):
+def single_plot(figure: Mapping[str, Any], file_name: str) -> Plot:
+    """Return a block for a page that shows one figure, with a button that saves it as SVG.
+
+    Every point is kept. A figure of images or of points in three dimensions keeps its width.
+    file_name: of the saved SVG, without the suffix.
+    """
+    block = plot("", figure, max_points=2**31)
+    paper = {key: value for key, value in _plain(figure["layout"]).items() if key != "template"}
+    fixed = any(trace.get("type") in FIXED_KINDS for trace in block.data)
+    width = int(paper["width"]) if fixed and paper.get("width") else None
+    return replace(block, width=width, paper=paper, file_name=file_name)
+
+
+def thinned(trace: dict[str, Any], max_points: int = MAX_LINE_POINTS) -> dict[str, Any]:
+    """Keep the ends of a long line, and the lowest and highest point of each stretch of it.
+
+    Every point that is shown is a point of the line, and no peak is lost.
+    """
+    x = trace.get("x")
+    y = trace.get("y")
+    is_line = trace.get("type", "scatter") == "scatter"
+    if not is_line or not isinstance(x, list) or not isinstance(y, list) or len(y) <= max_points:
         return trace
-    kept = _extremes(
-        np.array([math.nan if value is None else value for value in y], dtype=np.float64), most
-    )
-    return {key: _chosen(value, kept, len(y)) for key, value in trace.items()}
+    values = np.array([math.nan if value is None else value for value in y], dtype=np.float64)
+    indices = _extremes(values, max_points)
+    return {key: _select(value, indices, len(y)) for key, value in trace.items()}
 
 
-def _extremes(values: NDArray[np.float64], most: int) -> list[int]:
-    found = {0, len(values) - 1}
-    for part in np.array_split(np.arange(len(values)), (most - 2) // 2):
-        some = values[part]
-        if np.isfinite(some).any():
-            found |= {int(part[np.nanargmin(some)]), int(part[np.nanargmax(some)])}
+def _extremes(values: NDArray[np.float64], max_points: int) -> list[int]:
+    """Return the indices of the ends and of the extremes of equal stretches."""
+    indices = {0, len(values) - 1}
+    for part in np.array_split(np.arange(len(values)), (max_points - 2) // 2):
+        stretch = values[part]
+        if np.isfinite(stretch).any():
+            indices |= {int(part[np.nanargmin(stretch)]), int(part[np.nanargmax(stretch)])}
         else:
-            found.add(int(part[0]))  # a gap stays one
-    return sorted(found)
+            indices.add(int(part[0]))  # a gap stays a gap
+    return sorted(indices)
 
 
-def _chosen(value: Any, kept: Sequence[int], length: int) -> Any:
-    """The same points of everything that has one value for each."""
+def _select(value: Any, indices: Sequence[int], length: int) -> Any:
+    """Select the same points in every list that has one value per point."""
     if isinstance(value, dict):
-        return {key: _chosen(item, kept, length) for key, item in value.items()}
+        return {key: _select(item, indices, length) for key, item in value.items()}
     if isinstance(value, list) and len(value) == length:
-        return [value[i] for i in kept]
+        return [value[i] for i in indices]
     return value
 
 
 def _plain(value: Any) -> Any:
-    """Lists, dictionaries, texts and numbers; arrays may come as plotly packs them."""
+    """Return lists, dictionaries, texts and numbers; plotly's packed arrays are unpacked."""
     if isinstance(value, Mapping):
         if set(value) >= {"dtype", "bdata"}:
             array = np.frombuffer(base64.b64decode(value["bdata"]), dtype=np.dtype(value["dtype"]))
@@ -84,6 +107,6 @@ def _plain(value: Any) -> Any:
         return _plain(value.tolist())
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return (
-        float(f"{value:.{DIGITS}g}") if isinstance(value, float) and math.isfinite(value) else value
-    )
+    if isinstance(value, float) and math.isfinite(value):
+        return float(f"{value:.{NUM_DIGITS}g}")
+    return value

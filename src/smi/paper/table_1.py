@@ -1,220 +1,114 @@
-"""Table 1: linear classifiers on frozen features, by method. The paper's numbers are of ImageNet; ours of whatever runs are given."""
+"""Make Table 1: linear classifiers on frozen features, by method.
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+The paper's numbers are of ImageNet; ours are of the runs that are given.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from smi.comparison.comparison import step_of
-from smi.errors import UserError
-from smi.evaluation.results import Result
-from smi.figures.scores import results_of, top1, top5
-from smi.intervals import interval
-from smi.methods import HOMES, find_method
-from smi.paper.numbers import TABLE_1, Accuracy
-from smi.runs.names import as_key, data_of, identity, method_of, weight_of
+from smi.methods import METHOD_NAMES, find_method
+from smi.paper.measured import SEEDS_NOTE, MeasuredRow, measured_rows, protocol_notes
+from smi.paper.numbers import TABLE_1, Table1Row
 from smi.runs.run import Run
 from smi.tables import NONE, Group, Table, percent, yes
 
+PAPER_COLUMNS = ("Epochs", "MC", "Top-1", "Top-5")
+OUR_COLUMNS = ("Data", "Encoder", "Epochs", "MC", "Top-1", "Top-5", "Protocol")
+ABBREVIATIONS_NOTE = (
+    "SN: one network for both views. MC: small crops beside the large views. "
+    "Accuracies in per cent; - : not available."
+)
+COMPARE_NOTE = (
+    "Our datasets, encoders and epochs differ from the paper's. Compare our rows only with our "
+    "rows of the same dataset, encoder and protocol."
+)
 
-@dataclass(frozen=True)
-class Here:
-    """What was measured: one run, or several that differ by their seed alone."""
-
-    method: str
-    name: str
-    data: str
-    encoder: str
-    epochs: int
-    multicrop: bool
-    protocol: str
-    stamp: str
-    top1: tuple[float, ...]
-    top5: tuple[float, ...]
-    sentence: str
-    seeds: tuple[int, ...] = ()
-    setting: dict[str, Any] = field(
-        default_factory=dict
-    )  # what another method must share to be compared with it
-    weight: float | None = None
-    folder: str = ""
-    step: float = 0.0  # between two neighbouring accuracies, in per cent as they are
-    label: str = ""  # what tells it from others with the same cells
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        return (
-            self.data,
-            self.encoder,
-            str(self.epochs),
-            yes(self.multicrop),
-            mean(self.top1),
-            mean(self.top5),
-            self.protocol,
-        )
-
-    def plain(self) -> dict[str, Any]:
-        return {
-            name: value for name, value in asdict(self).items() if name not in ("setting", "step")
-        }
+Cells = tuple[tuple[str, ...], ...]  # a row: the cells of each group of columns
 
 
 def table_1(runs: Sequence[Run], *, data: str | None = None) -> Table:
-    ours = measured(runs, data)
-    left = list(ours)
-    labelled = any(here.label for here in ours)
-    rows: list[tuple[tuple[str, ...], ...]] = []
-    plain: list[dict[str, Any]] = []
-    for number, row in enumerate(TABLE_1):
-        found = [
-            here
-            for here in left
-            if here.method == row.method and number == _nearest(row.method, here.epochs)
-        ]
-        left = [here for here in left if here not in found]
-        rows += _lines(row, found, labelled)
-        plain.append(
-            {"method": row.name, "paper": asdict(row), "here": [here.plain() for here in found]}
-        )
-    for here in left:
-        rows.append(((here.name, yes(_shared(here.method))), (NONE,) * 4, _cells(here, labelled)))
-        plain.append({"method": here.name, "paper": None, "here": [here.plain()]})
-    protocols = {here.stamp: f"{here.protocol} on {here.data}: {here.sentence}." for here in ours}
-    notes = [
-        "SN: one network for both views. MC: small crops beside the large views. Accuracies in per cent; - : not there."
-    ]
-    if ours:
-        notes.append(
-            "Ours are of other images, encoders and epochs than the paper's: compare ours with ours, of one data set, encoder and protocol."
-        )
-    if any(len(here.top1) > 1 for here in ours):
-        notes.append("±: 95 % interval of the mean over seeds, how many in brackets.")
-    return Table(
-        (
-            Group("", ("Method", "SN")),
-            Group("paper, ImageNet, ResNet-50", ("Epochs", "MC", "Top-1", "Top-5")),
-            Group(
-                "here",
-                (
-                    *["Run"] * labelled,
-                    "Data",
-                    "Encoder",
-                    "Epochs",
-                    "MC",
-                    "Top-1",
-                    "Top-5",
-                    "Protocol",
-                ),
-            ),
-        ),
-        tuple(rows),
-        "Table 1. Linear classifiers on frozen features",
-        (*notes, *protocols.values()),
-        tuple(plain),
+    """Return Table 1 with the results of runs beside the paper's rows of the same methods.
+
+    data: the evaluation dataset as results spell it; None is the dataset of pretraining.
+    """
+    measured = measured_rows(runs, data)
+    labelled = any(row.label for row in measured)
+    rows: list[Cells] = []
+    records: list[dict[str, Any]] = []
+    for printed, ours in _matched(measured):
+        rows += _lines(printed, ours, labelled)
+        record: dict[str, Any] = {"method": printed.name if printed else ours[0].name}
+        record["paper"] = asdict(printed) if printed else None
+        record["here"] = [row.plain() for row in ours]
+        records.append(record)
+    groups = (
+        Group("", ("Method", "SN")),
+        Group("paper, ImageNet, ResNet-50", PAPER_COLUMNS),
+        Group("here", ("Run", *OUR_COLUMNS) if labelled else OUR_COLUMNS),
     )
+    title = "Table 1. Linear classifiers on frozen features"
+    return Table(groups, tuple(rows), title, tuple(_notes(measured)), tuple(records))
 
 
-def measured(runs: Sequence[Run], data: str | None = None) -> list[Here]:
-    """Runs that differ by their seed alone are one row. Of several protocols, the first that all runs on a data set share."""
-    groups: dict[tuple[Any, ...], list[tuple[Run, Result]]] = {}
-    every = {run.folder: results_of(run, data=data) for run in runs}
-    for run in runs:
-        results = every[run.folder]
-        if not results:
-            raise UserError(
-                f"{run.folder} has no linear or linear-cached results{f' on {data}' if data else ''} yet: run "
-                f"`smi evaluate {run.folder} --protocol linear` (or linear-cached, which takes seconds)"
-            )
-        others = [
-            {r.stamp for r in every[other.folder]}
-            for other in runs
-            if data_of(other) == data_of(run)
-        ]
-        shared = next(
-            (r for r in results if all(r.stamp in stamps for stamps in others)), results[0]
+def _matched(
+    measured: Sequence[MeasuredRow],
+) -> Iterator[tuple[Table1Row | None, list[MeasuredRow]]]:
+    """Yield each row of the paper with ours, then our rows of methods that it does not have."""
+    for number, printed in enumerate(TABLE_1):
+        yield (
+            printed,
+            [
+                row
+                for row in measured
+                if row.method == printed.method and number == _nearest(row.method, row.epochs)
+            ],
         )
-        key: tuple[Any, ...] = (shared.stamp, as_key(identity(run)))
-        if any(other.config["seed"] == run.config["seed"] for other, _ in groups.get(key, ())):
-            key = (*key, run.folder)  # the same again is no other seed
-        groups.setdefault(key, []).append((run, shared))
-    found = []
-    for some in groups.values():
-        run, result = some[0]
-        fives = [five for _, r in some if (five := top5(r)) is not None]
-        found.append(
-            Here(
-                method=run.config["method"]["name"],
-                name=method_of(run),
-                data=str(result.protocol["data"]),
-                encoder=str(run.config["encoder"]["name"]),
-                epochs=int(run.config["epochs"]),
-                multicrop="multicrop" in str(run.about.get("policy", "")),
-                protocol=str(result.protocol["name"]),
-                stamp=result.stamp,
-                top1=tuple(100 * top1(r) for _, r in some),
-                top5=tuple(100 * five for five in fives),
-                sentence=result.sentence,
-                seeds=tuple(int(run.config["seed"]) for run, _ in some),
-                setting={name: value for name, value in identity(run).items() if name != "method"},
-                weight=weight_of(run),
-                folder=str(run.folder),
-                step=100 * step_of(result),
-            )
-        )
-    return _told_apart(found)
-
-
-def _told_apart(rows: Sequence[Here]) -> list[Here]:
-    """By λ where that is what differs, else by folders."""
-    found = []
-    for here in rows:
-        same = [
-            other
-            for other in rows
-            if (other.method, *other.cells[:4], other.stamp)
-            == (here.method, *here.cells[:4], here.stamp)
-        ]
-        weights = [other.weight for other in same]
-        label = (
-            f"λ = {here.weight:g}"
-            if here.weight is not None and len(set(weights)) == len(same)
-            else here.folder
-        )
-        found.append(replace(here, label=label) if len(same) > 1 else here)
-    return found
-
-
-def mean(values: Sequence[float]) -> str:
-    if not values:
-        return NONE
-    if len(values) == 1:
-        return f"{values[0]:.1f}"
-    middle, low, _ = interval(values)
-    return f"{middle:.1f} ± {middle - low:.1f} ({len(values)})"
-
-
-def _cells(here: Here, labelled: bool) -> tuple[str, ...]:
-    return (*[here.label or NONE] * labelled, *here.cells)
-
-
-def _lines(
-    row: Accuracy, found: Sequence[Here], labelled: bool
-) -> list[tuple[tuple[str, ...], ...]]:
-    """The paper's row with the first of ours, then the others of that method."""
-    paper = (str(row.epochs), yes(row.multicrop), percent(row.top1), percent(row.top5))
-    blank = (NONE,) * (7 + labelled)
-    first = (
-        (row.name, yes(row.shared_network)),
-        paper,
-        _cells(found[0], labelled) if found else blank,
-    )
-    return [first, *((("", ""), ("",) * 4, _cells(here, labelled)) for here in found[1:])]
+    printed_methods = {printed.method for printed in TABLE_1}
+    for row in measured:
+        if row.method not in printed_methods:
+            yield None, [row]
 
 
 def _nearest(method: str, epochs: int) -> int:
-    """Of several rows of a method, the one trained for about as long as ours; the last of equals."""
+    """Return the paper's row of a method with the nearest number of epochs; the last of equals."""
     rows = [(number, row.epochs) for number, row in enumerate(TABLE_1) if row.method == method]
     return min(reversed(rows), key=lambda row: abs(row[1] - epochs))[0]
 
 
-def _shared(method: str) -> bool | None:
-    return find_method(method).shared_network if method in HOMES else None
+def _lines(
+    printed: Table1Row | None, ours: Sequence[MeasuredRow], labelled: bool
+) -> Iterator[Cells]:
+    """Yield the paper's row with the first of ours, then the others of that method."""
+    if printed is None:
+        (row,) = ours
+        yield (row.name, yes(_shared_network(row.method))), (NONE,) * 4, _cells(row, labelled)
+        return
+    name = (printed.name, yes(printed.shared_network))
+    paper = (
+        str(printed.epochs),
+        yes(printed.multicrop),
+        percent(printed.top1),
+        percent(printed.top5),
+    )
+    blank = (NONE,) * (len(OUR_COLUMNS) + labelled)
+    yield name, paper, _cells(ours[0], labelled) if ours else blank
+    for row in ours[1:]:
+        yield ("", ""), ("",) * 4, _cells(row, labelled)
+
+
+def _cells(row: MeasuredRow, labelled: bool) -> tuple[str, ...]:
+    return (row.label or NONE, *row.cells) if labelled else row.cells
+
+
+def _shared_network(method: str) -> bool | None:
+    return find_method(method).shared_network if method in METHOD_NAMES else None
+
+
+def _notes(measured: Sequence[MeasuredRow]) -> Iterator[str]:
+    yield ABBREVIATIONS_NOTE
+    if measured:
+        yield COMPARE_NOTE
+    if any(len(row.top1) > 1 for row in measured):
+        yield SEEDS_NOTE
+    yield from protocol_notes(measured)

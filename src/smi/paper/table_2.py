@@ -1,51 +1,54 @@
-"""Table 2: what each loss costs per step, as the paper prints it and as this package counts it."""
+"""Make Table 2: the cost of each loss per step, as the paper prints it and as counted here."""
 
 from dataclasses import asdict
 
-from smi.paper.cost import costs, giga
-from smi.paper.numbers import TABLE_2
+from smi.paper.cost import LossCost, count_costs, giga
+from smi.paper.numbers import TABLE_2, Table2Row
 from smi.tables import Group, Table, yes
+
+GROUPS = (
+    Group("", ("Loss",)),
+    Group("paper", ("GFLOPs", "Off-diagonal entries", "Global BN", "Gather", "Epochs")),
+    Group(
+        "here, counted", ("GMACs", "Off-diagonal entries", "GMACs per device", "MB sent per device")
+    ),
+)
+TITLE = (
+    "Table 2. Cost of each loss per step: 256 samples on each of 8 devices, 8192 coordinates, "
+    "two views"
+)
+NOTES = (
+    "GFLOPs, GMACs: 10^9 multiply-accumulates of the forward pass for the batch of all devices. "
+    "SMI does not join batches; its number is the sum over devices.",
+    "GMACs per device: computed by this package. Symmetric matrices take little more than half. "
+    "MB sent: float32 embeddings.",
+    "`smi cost` counts other sizes. With --measure it also takes the time.",
+)
 
 
 def table_2() -> Table:
-    here = {row.loss: row for row in costs()}
-    rows = tuple(
-        (
-            (row.loss,),
-            (
-                f"{row.gflops:.2f}",
-                row.entries,
-                yes(row.global_batch_norm),
-                yes(row.gather),
-                str(row.epochs),
-            ),
-            (
-                giga(here[row.loss].paper_macs),
-                here[row.loss].entries,
-                giga(here[row.loss].device_macs),
-                f"{here[row.loss].bytes_sent / 1e6:.0f}",
-            ),
-        )
+    """Return Table 2 beside the counts of this package."""
+    counted = {row.loss: row for row in count_costs()}
+    rows = tuple(_row(row, counted[row.loss]) for row in TABLE_2)
+    records = tuple(
+        {"loss": row.loss, "paper": asdict(row), "here": asdict(counted[row.loss])}
         for row in TABLE_2
     )
-    return Table(
-        (
-            Group("", ("Loss",)),
-            Group("paper", ("GFLOPs", "Off-diagonal entries", "Global BN", "Gather", "Epochs")),
-            Group(
-                "here, counted",
-                ("GMACs", "Off-diagonal entries", "GMACs per device", "MB sent per device"),
-            ),
-        ),
-        rows,
-        "Table 2. What each loss costs per step: 256 samples on each of 8 devices, 8192 coordinates, two views",
-        (
-            "GFLOPs, GMACs: 10^9 multiply-accumulates of the forward pass, of the joined batch; for SMI, which joins none, of all devices.",
-            "GMACs per device: what this package computes, of symmetric matrices little more than half. MB sent: float32 embeddings.",
-            "`smi cost` counts other sizes, and with --measure takes the time.",
-        ),
-        tuple(
-            {"loss": row.loss, "paper": asdict(row), "here": asdict(here[row.loss])}
-            for row in TABLE_2
-        ),
+    return Table(GROUPS, rows, TITLE, NOTES, records)
+
+
+def _row(printed: Table2Row, counted: LossCost) -> tuple[tuple[str, ...], ...]:
+    paper = (
+        f"{printed.gflops:.2f}",
+        printed.entries,
+        yes(printed.global_batch_norm),
+        yes(printed.gather),
+        str(printed.epochs),
     )
+    here = (
+        giga(counted.paper_macs),
+        counted.entries,
+        giga(counted.device_macs),
+        f"{counted.bytes_sent / 1e6:.0f}",
+    )
+    return (printed.loss,), paper, here

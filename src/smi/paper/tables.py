@@ -1,83 +1,116 @@
-"""The paper's tables beside what runs scored here."""
+"""Make the paper's tables beside the results of runs, or read the tables of comparisons again.
+
+print(make_table(3, ["runs/smi", "runs/barlow-twins"]).text())
+"""
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from smi.comparison.comparison import Comparison
+from smi.data.sources import dataset_label
 from smi.errors import UserError
-from smi.figures.catalogue import Asked
 from smi.files import expand
 from smi.runs.collect import collect_runs
+from smi.runs.names import name_runs
 from smi.runs.run import Run
 from smi.tables import Table
 
 
-def print_table(
-    name: str | int,
-    sources: Sequence[str | Path] = (),
-    *,
-    data: str | Path | None = None,
-    form: Literal["text", "markdown", "json"] = "text",
-) -> None:
-    """Table 1, 2 or 3 of the paper, with what these runs, or those of comparisons, scored beside it; or `comparison`: what was printed."""
-    if name == "comparison":
-        return _print_comparisons(sources, form)
-    number = int(name)
-    table = make_table(number, sources, data=data)
-    if form == "json":
-        print(
-            json.dumps(
-                {
-                    "table": number,
-                    "title": table.title,
-                    "rows": list(table.records),
-                    "notes": list(table.notes),
-                },
-                indent=2,
-            )
-        )
-    else:
-        print(table.markdown() if form == "markdown" else table.text())
-    return None
+@dataclass(frozen=True)
+class PaperTable(Table):
+    """Hold one of the paper's tables, with its number."""
+
+    number: int = 0
+
+    def csv(self) -> str:
+        """Return the cells as comma-separated values; the records are nested."""
+        return Table(self.groups, self.rows).csv()
+
+    def plain(self) -> dict[str, Any]:
+        """Return the table's number, title, records and notes, ready for JSON."""
+        return {
+            "table": self.number,
+            "title": self.title,
+            "rows": list(self.records),
+            "notes": list(self.notes),
+        }
 
 
-def _print_comparisons(sources: Sequence[str | Path], form: str) -> None:
-    if not sources:
-        raise UserError("name the folder of a comparison: smi table comparison DIR")
-    found = [Comparison.read(expand(source)) for source in sources]
-    if form == "json":
-        print(
-            json.dumps([comparison.plain() for comparison in found], indent=2, ensure_ascii=False)
-        )
-    else:
-        print(
-            "\n\n".join(
-                comparison.markdown().rstrip() if form == "markdown" else comparison.text()
-                for comparison in found
-            )
-        )
+@dataclass(frozen=True)
+class ComparisonTables:
+    """Hold comparisons that were read from their folders, to be printed again."""
+
+    comparisons: tuple[Comparison, ...]
+
+    def text(self) -> str:
+        """Return the tables that `smi compare` printed."""
+        return "\n\n".join(comparison.text() for comparison in self.comparisons)
+
+    def markdown(self) -> str:
+        """Return the same tables in Markdown."""
+        return "\n\n".join(comparison.markdown().rstrip() for comparison in self.comparisons)
+
+    def csv(self) -> str:
+        """Return one CSV table for each comparison, with an empty line between them."""
+        return "\n".join(comparison.csv() for comparison in self.comparisons)
+
+    def json(self) -> str:
+        """Return a JSON list with everything about each comparison."""
+        return json.dumps(self.plain(), indent=2, ensure_ascii=False)
+
+    def plain(self) -> list[dict[str, Any]]:
+        """Return everything about each comparison, ready for JSON."""
+        return [comparison.plain() for comparison in self.comparisons]
 
 
 def make_table(
-    number: int, sources: Sequence[str | Path] = (), *, data: str | Path | None = None
-) -> Table:
-    runs = tuple(Run(source) for source in collect_runs(sources))
-    asked = Asked(runs, None if data is None else str(data))
-    asked.called()  # none is given twice
+    name: str | int, sources: Sequence[str | Path] = (), *, data: str | Path | None = None
+) -> PaperTable | ComparisonTables:
+    """Return a table of the paper with the results of runs beside it.
+
+        make_table(1, ["runs/smi"], data="cifar10").markdown()
+        make_table("comparison", ["compared"]).text()
+
+    name: 1, 2 or 3, or "comparison" for the tables of comparisons. sources: folders of runs, or
+    of comparisons, which stand for their finished runs. data: the dataset that the runs were
+    evaluated on; None is the dataset of pretraining.
+    """
+    if name == "comparison":
+        if not sources:
+            raise UserError("name the folder of a comparison: smi table comparison DIR")
+        return ComparisonTables(tuple(Comparison.read(expand(source)) for source in sources))
+    return paper_table(name, sources, data=data)
+
+
+def paper_table(
+    number: str | int, sources: Sequence[str | Path] = (), *, data: str | Path | None = None
+) -> PaperTable:
+    """Return Table 1, 2 or 3 of the paper; the arguments are those of `make_table`."""
+    if str(number) not in ("1", "2", "3"):
+        raise UserError(f"there is no table {number}: the paper has 1, 2 and 3")
+    number = int(number)
+    runs = [Run(folder) for folder in collect_runs(sources)]
+    name_runs(runs)  # refuses a run that is given twice
+    if number == 2 and runs:
+        raise UserError("Table 2 counts the cost of losses and does not depend on runs: give none")
+    table = _fill(number, runs, None if data is None else dataset_label(data))
+    return PaperTable(
+        table.groups, table.rows, table.title, table.notes, table.records, number=number
+    )
+
+
+def _fill(number: int, runs: Sequence[Run], data: str | None) -> Table:
     if number == 1:
         from smi.paper.table_1 import table_1
 
-        return table_1(runs, data=asked.evaluated_on())
+        return table_1(runs, data=data)
     if number == 2:
         from smi.paper.table_2 import table_2
 
-        if runs:
-            raise UserError("Table 2 counts what losses cost, whatever the runs: give none")
         return table_2()
-    if number == 3:
-        from smi.paper.table_3 import table_3
+    from smi.paper.table_3 import table_3
 
-        return table_3(runs, data=asked.evaluated_on())
-    raise UserError(f"there is no table {number}: the paper has 1, 2 and 3")
+    return table_3(runs, data=data)

@@ -1,4 +1,4 @@
-"""From runs, comparisons and portraits to the document of a page: what stands in which tab."""
+"""Arrange runs, comparisons and portraits in the tabs of a report."""
 
 import datetime
 import shlex
@@ -12,12 +12,10 @@ import numpy as np
 from smi import __version__
 from smi.comparison.comparison import Comparison
 from smi.errors import UserError
-from smi.evaluation.evaluate import SUBJECTS, row_name
-from smi.evaluation.results import Result, read_all, sheet
+from smi.evaluation.results import SUBJECTS, Result, read_all, results_table, row_name
 from smi.figures.accuracy_std import accuracy_std
 from smi.figures.curves import effective_rank, loss, probe
-from smi.figures.eigenspectrum import of_shares
-from smi.figures.energy_maps import WHICH
+from smi.figures.eigenspectrum import draw_shares
 from smi.figures.feature_std import feature_std
 from smi.figures.gradient_norm import gradient_norm
 from smi.figures.landscape import Shape, landscape
@@ -26,506 +24,367 @@ from smi.figures.ratio import ratio
 from smi.figures.scores import PROTOCOLS, results_of
 from smi.figures.std_summary import std_summary
 from smi.figures.tsne import COMPONENTS, perplexity
-from smi.figures.variance_violin import of_variances
+from smi.figures.variance_violin import draw_variances
 from smi.pages import (
     Block,
     Chooser,
     Cloud,
     Document,
-    Facts,
-    Gallery,
     Missing,
     Plot,
     Sample,
     Section,
-    Table,
+    TableBlock,
     Text,
-    Tile,
     Verdict,
 )
 from smi.pages.plots import plot
+from smi.reporting.galleries import (
+    NEIGHBOURS_TITLE,
+    PAIRS_TITLE,
+    energy_maps,
+    neighbours_gallery,
+    pairs_gallery,
+    views_gallery,
+)
 from smi.reporting.parts import (
     as_sentence,
-    compared_figure,
-    encoder_of,
-    gallery_of_neighbours,
-    gallery_of_views,
-    grouped,
-    images_of,
-    listed,
-    not_here,
-    optimizer_of,
-    seconds_of,
-    settings_of,
-    spelt_in,
-    verdict_of,
+    comparison_plot,
+    comparison_tables,
+    group_rows,
+    health_verdict,
+    join_words,
+    missing_block,
+    run_settings,
+    runs_table,
+    shared_facts,
 )
 from smi.reporting.portrait import Portrait
-from smi.reporting.runs import Shown, looked
-from smi.runs.names import data_of, method_of, spelt
+from smi.reporting.runs import ReportRun, first_runs
+from smi.runs.names import dataset_name, method_name
 from smi.runs.run import Run
-from smi.terminal import duration
 
-FEATURES = {
-    "eigenspectrum": "How many directions features use",
-    "variances": "How evenly coordinates vary",
-    "tsne": "Features in three dimensions (t-SNE)",
+CURVES: dict[str, Callable[[Mapping[str, Run]], Any]] = {
+    "Loss": loss,
+    "kNN accuracy": probe,
+    "Gradient norm": gradient_norm,
+    "Feature standard deviation": feature_std,
+    "Redundancy ÷ alignment": ratio,
+    "Effective rank": effective_rank,
 }
+SPECTRA: dict[str, tuple[str, Callable[..., Any]]] = {  # by the name of the part in a portrait
+    "spectrum": ("Eigenspectrum of the features", draw_shares),
+    "variances": ("Variance of each feature", draw_variances),
+}
+TSNE_TITLE = "3-D t-SNE of the features"
+VERDICT_ORDER = ("stop", "warning", "unknown", "ok")
+
+ResultRows = dict[tuple[str, str], list[Result]]  # by the name of a row and a digest of weights
 
 
-class Gathered:
-    """What was found, as a document."""
+class ReportDocument:
+    """Build the document of a report.
+
+    portraits: by the row that the portrayed run belongs to.
+    """
 
     def __init__(
         self,
-        shown: Sequence[Shown],
+        report_runs: Sequence[ReportRun],
         comparisons: Mapping[str, Comparison],
         portraits: Mapping[str, Portrait],
     ):
-        self.shown, self.comparisons, self.portraits = shown, comparisons, portraits
-        self.runs = {one.name: one.run for one in shown}
-        self.logged = {name: run for name, run in self.runs.items() if run.metrics()}
-        self.looked = {one.row: one.run for one in looked(shown)}
-        self.several = len(self.looked) < len(shown)  # seeds of one row
-
-    def document(self, thinner: int = 1) -> Document:
-        self.thinner = thinner
+        self.report_runs = report_runs
+        self.comparisons = comparisons
+        self.portraits = portraits
+        self.runs = {run.name: run.run for run in report_runs}
+        self.first_runs = {run.row: run.run for run in first_runs(report_runs)}
+        self.parts = {  # of portraits that have images
+            row: portrait.parts
+            for row, portrait in portraits.items()
+            if portrait.parts.get("names")
+        }
         self.samples: dict[str, Sample] = {}
-        return Document(
-            self._title(),
-            self._lead(),
-            {
-                "Overview": list(self._overview()),
-                "Training": list(self._training()),
-                "Features": list(self._features()),
-                "Images": list(self._images()),
-                "Evaluation": list(self._evaluation()),
-                "Settings": list(self._settings()),
-            },
-            self.samples,
-            f"Written on {datetime.date.today():%d %B %Y} by smi {__version__}.",
-        )
+        self.thinning = 1
+
+    def build(self, thinning: int = 1) -> Document:
+        """Return the document. t-SNE shows one in `thinning` images."""
+        self.thinning = thinning
+        self.samples = {}
+        tabs: dict[str, list[Block]] = {
+            "Overview": list(self._overview()),
+            "Training": list(self._training()),
+            "Features": list(self._features()),
+            "Images": list(self._images()),
+            "Evaluation": list(self._evaluation()),
+            "Settings": [
+                Chooser("Run", {run.name: list(run_settings(run)) for run in self.report_runs})
+            ],
+        }
+        footer = f"Written on {datetime.date.today():%d %B %Y} by smi {__version__}."
+        return Document(self._title(), self._lead(), tabs, self.samples, footer)
 
     def _title(self) -> str:
-        data = listed(dict.fromkeys(data_of(run) for run in self.runs.values()))
-        methods = list(dict.fromkeys(method_of(run) for run in self.runs.values()))
-        return f"{listed(methods) if len(methods) < 5 else f'{len(methods)} methods'} on {data}"
+        """Return the methods and datasets of the page."""
+        datasets = join_words(dict.fromkeys(dataset_name(run) for run in self.runs.values()))
+        methods = list(dict.fromkeys(method_name(run) for run in self.runs.values()))
+        names = join_words(methods) if len(methods) < 5 else f"{len(methods)} methods"
+        return f"{names} on {datasets}"
 
     def _lead(self) -> str:
+        """Return the sentences beneath the title."""
         count = "One run" if len(self.runs) == 1 else f"{len(self.runs)} runs"
         configs = [run.config for run in self.runs.values()]
-        epochs = listed(dict.fromkeys(str(config["epochs"]) for config in configs))
-        encoders = listed(dict.fromkeys(str(config["encoder"]["name"]) for config in configs))
-        labels = "Pretraining saw no label."
-        return f"{count} of {epochs} epochs, encoder {encoders}. {labels}"
+        epochs = join_words(dict.fromkeys(str(config["epochs"]) for config in configs))
+        encoders = join_words(dict.fromkeys(str(config["encoder"]["name"]) for config in configs))
+        return f"{count} of {epochs} epochs, encoder {encoders}. Pretraining used no labels."
 
-    # ----------------------------------------------------------------------------------------------------------------------- overview
-
-    def _overview(self) -> Iterator[Block]:
-        for comparison in self.comparisons.values():
-            yield from self._tables(comparison)
-        yield Section("Health", self._verdicts())
-        for name, comparison in self.comparisons.items():
-            if comparison.columns:
-                title = "Scores, differences and costs" + (
-                    f" ({name})" if len(self.comparisons) > 1 else ""
-                )
-                yield self._drawn(title, partial(compared_figure, comparison))
-        yield Section("What was trained", [Facts(self._facts()), self._table()])
-
-    def _tables(self, comparison: Comparison) -> Iterator[Block]:
-        tables = [
-            Table(
-                spelt_in(title, comparison),
-                headers,
-                [[spelt(line[0]), *line[1:]] for line in lines],
-            )
-            for title, headers, lines in comparison.tables()
-        ]
-        yield replace(tables[0], notes=comparison.beneath()) if len(tables) == 1 else tables[0]
-        yield from (replace(table, notes=comparison.beneath()) for table in tables[1:])
-
-    def _verdicts(self) -> list[Verdict]:
-        found = [verdict_of(one.name, one.run) for one in self.shown]
-        order = ("stop", "warning", "unknown", "ok")
-        return sorted(
-            found, key=lambda verdict: order.index(verdict.level)
-        )  # a stable sort: as given, but trouble first
-
-    def _facts(self) -> list[tuple[str, str]]:
-        """What was trained and how; where runs differ, all that there is."""
-
-        def each(value: Callable[[Run], Any]) -> str:
-            return listed(
-                dict.fromkeys(
-                    str(found)
-                    for run in self.runs.values()
-                    if (found := value(run)) not in (None, "")
-                )
-            )
-
-        seconds = sum(filter(None, (seconds_of(run) for run in self.runs.values())))
-        classes = {len(part["classes"]) for part in self._parts().values() if part.get("classes")}
-        facts = [
-            ("Method", each(method_of)),
-            ("Data", each(data_of)),
-            ("Images", each(lambda run: images_of(run.about))),
-            ("Classes, for evaluation only", listed(map(str, sorted(classes)))),
-            ("Encoder", each(lambda run: encoder_of(run))),
-            ("Views", each(lambda run: run.about.get("policy"))),
-            ("Epochs", each(lambda run: run.config["epochs"])),
-            ("Batch", each(lambda run: run.config["batch_size"])),
-            ("Optimizer", each(lambda run: optimizer_of(run.config))),
-            ("Seeds", each(lambda run: run.config["seed"])),
-            ("Machine", each(lambda run: run.about.get("device"))),
-            (
-                "Time in training",
-                f"{duration(seconds)}{' together' if len(self.runs) > 1 else ''}"
-                if seconds
-                else "",
-            ),
-        ]
-        return [(name, value) for name, value in facts if value]
-
-    def _table(self) -> Table:
-        rows = []
-        for name, run in self.runs.items():
-            lines, probes, seconds = run.metrics(), run.probes(), seconds_of(run)
-            last = lines[-1] if lines else {}
-            knn = probes[-1]["probe"].get("knn") if probes else None
-            spread, rank = last.get("feature_std"), last.get("effective_rank")
-            rows.append(
-                [
-                    name,
-                    str(run.about.get("status", "unknown")),
-                    f"{last['step']:,}" if last else "-",
-                    f"{lines[0]['loss']:.4g} → {last['loss']:.4g}" if last else "-",
-                    "-" if spread is None else f"{spread:.3g}",
-                    "-" if rank is None else f"{rank:.0f}",
-                    "-" if seconds is None else duration(seconds),
-                    "-" if knn is None else f"{knn:.1%}",
-                ]
-            )
-        notes = [
-            "feature std and effective rank: of the last batch that was logged",
-            "kNN: on held-out images, as last measured",
-        ]
-        headers = [
-            "",
-            "state",
-            "steps",
-            "loss, first → last",
-            "feature std",
-            "effective rank",
-            "time",
-            "kNN",
-        ]
-        if not any(run.probes() for run in self.runs.values()):
-            headers, rows, notes = headers[:-1], [row[:-1] for row in rows], notes[:1]
-        return Table("Each run", headers, rows, notes, words=1)
-
-    # ----------------------------------------------------------------------------------------------------------------------- training
-
-    def _training(self) -> Iterator[Block]:
-        if not self.logged:
-            yield Missing(
-                "None of these runs has logged anything yet: training writes metrics.jsonl every few steps."
-            )
-            return
-        if silent := [name for name in self.runs if name not in self.logged]:
-            yield Missing(f"Nothing was logged yet by {listed(silent)}.")
-        drawn = [
-            self._drawn(title, partial(make, self.logged), half=True)
-            for title, make in {
-                "Loss": loss,
-                "Accuracy of nearest neighbours": probe,
-                "Gradient norm": gradient_norm,
-                "Feature std": feature_std,
-                "Redundancy ÷ alignment": ratio,
-                "Effective rank": effective_rank,
-            }.items()
-        ]
-        yield from sorted(
-            drawn, key=lambda block: not isinstance(block, Plot)
-        )  # what is not there comes last
-
-    def _drawn(self, title: str, make: Callable[[], Any], *, half: bool = False) -> Block:
-        """A figure, or the sentence why there is none."""
+    def _draw(self, title: str, make: Callable[[], Any], *, half: bool = False) -> Block:
+        """Draw a figure, or say why it is missing."""
         try:
             return replace(plot(title, make().to_plotly_json()), half=half)
         except UserError as error:
-            return Section(title, [not_here(error)])
+            return Section(title, [missing_block(error)])
 
-    # ----------------------------------------------------------------------------------------------------------------------- features
+    # ------------------------------------------------------------------------------ overview
+
+    def _overview(self) -> Iterator[Block]:
+        """Yield comparisons, health, and facts about the runs."""
+        for comparison in self.comparisons.values():
+            yield from comparison_tables(comparison)
+        yield Section("Health", self._verdicts())
+        for name, comparison in self.comparisons.items():
+            if comparison.columns:
+                suffix = f" ({name})" if len(self.comparisons) > 1 else ""
+                title = f"Scores, differences and costs{suffix}"
+                yield self._draw(title, partial(comparison_plot, comparison))
+        num_classes = {len(part["classes"]) for part in self.parts.values() if part.get("classes")}
+        facts = shared_facts(list(self.runs.values()), num_classes)
+        yield Section("Training setup", [facts, runs_table(self.runs)])
+
+    def _verdicts(self) -> list[Verdict]:
+        """Return the health of all runs, the worst first and otherwise in order."""
+        verdicts = [health_verdict(run.name, run.run) for run in self.report_runs]
+        return sorted(verdicts, key=lambda verdict: VERDICT_ORDER.index(verdict.level))
+
+    # ------------------------------------------------------------------------------ training
+
+    def _training(self) -> Iterator[Block]:
+        """Yield the curves of training; those that are missing come last."""
+        logged = {name: run for name, run in self.runs.items() if run.metrics()}
+        if not logged:
+            yield Missing(
+                "None of these runs has logged metrics yet: training writes metrics.jsonl every "
+                "few steps."
+            )
+            return
+        silent = [name for name in self.runs if name not in logged]
+        if silent:
+            yield Missing(f"No metrics are logged yet for {join_words(silent)}.")
+        curves = [
+            self._draw(title, partial(draw, logged), half=True) for title, draw in CURVES.items()
+        ]
+        yield from sorted(curves, key=lambda block: not isinstance(block, Plot))
+
+    # ------------------------------------------------------------------------------ features
 
     def _features(self) -> Iterator[Block]:
-        yield from self._one_of_each()
-        parts = self._parts()
-        if not parts:
-            yield from self._why_not()
+        """Yield figures about the features of images."""
+        yield from self._seed_note()
+        if not self.parts:
+            yield from self._missing_portraits()
             return
-        yield from self._spectra(parts)
-        yield self._chooser({row: [self._cloud(row, part)] for row, part in parts.items()})
-        yield from self._why_not()
-        yield self._drawn(
-            "Accuracy against feature std", lambda: accuracy_std(self._evaluated(self.runs))
+        yield from self._spectra()
+        yield Chooser("Run", {row: [self._tsne(row, part)] for row, part in self.parts.items()})
+        yield from self._missing_portraits()
+        evaluated = self._evaluated_runs(PROTOCOLS)
+        yield self._draw(
+            "Accuracy against feature standard deviation", lambda: accuracy_std(evaluated)
         )
-        yield self._drawn(
-            "Feature std and accuracy",
-            lambda: std_summary(self._by_data(self._evaluated(self.runs))),
+        yield self._draw(
+            "Feature standard deviation and accuracy by dataset",
+            lambda: std_summary(_by_dataset(evaluated)),
         )
 
-    def _one_of_each(self) -> Iterator[Block]:
-        if self.several:
-            seeds = listed(dict.fromkeys(str(run.config["seed"]) for run in self.looked.values()))
+    def _seed_note(self) -> Iterator[Block]:
+        """Say which seed is shown if rows have several."""
+        if len(self.first_runs) < len(self.report_runs):
+            runs = self.first_runs.values()
+            seeds = join_words(dict.fromkeys(str(run.config["seed"]) for run in runs))
             yield Text(
-                f"Encoders and images: of each row one run is looked into here, seed {seeds}.",
-                note=True,
+                f"Encoders and images: one run of each row is shown, seed {seeds}.", note=True
             )
 
-    def _parts(self) -> dict[str, dict[str, Any]]:
-        """Of runs whose encoder could be looked with."""
-        return {
-            row: found.parts for row, found in self.portraits.items() if found.parts.get("names")
-        }
+    def _missing_portraits(self) -> Iterator[Block]:
+        """Say why encoders or images of a row are missing."""
+        for row, portrait in self.portraits.items():
+            for name in ("encoder", "images"):
+                if name in portrait.missing:
+                    yield Missing(f"Missing: {row}. {as_sentence(portrait.missing[name])}")
 
-    def _why_not(self) -> Iterator[Block]:
-        for row, found in self.portraits.items():
-            for sentence in (
-                found.missing[name] for name in ("encoder", "images") if name in found.missing
-            ):
-                yield Missing(f"Not here: {row}. {as_sentence(sentence)}")
-
-    def _spectra(self, parts: Mapping[str, dict[str, Any]]) -> Iterator[Block]:
-        """Runs on the same images stand in one figure."""
-        for (words, count), rows in grouped(
-            parts, lambda part: (part["of"], len(part["names"]))
-        ).items():
-            for key, make in (("spectrum", of_shares), ("variances", of_variances)):
-                title = FEATURES["eigenspectrum" if key == "spectrum" else key]
-                found = {row: np.array(parts[row][key]) for row in rows if key in parts[row]}
-                if found:
-                    runs = {row: self.looked[row] for row in found}
-                    yield self._drawn(title, partial(make, runs, found, count, of=words), half=True)
+    def _spectra(self) -> Iterator[Block]:
+        """Yield spectra and variances; runs on the same images share a figure."""
+        groups = group_rows(self.parts, lambda part: (part["of"], len(part["names"])))
+        for (described, count), rows in groups.items():
+            for key, (title, draw) in SPECTRA.items():
+                values = {
+                    row: np.array(self.parts[row][key]) for row in rows if key in self.parts[row]
+                }
+                if values:
+                    runs = {row: self.first_runs[row] for row in values}
+                    make = partial(draw, runs, values, count, of=described)
+                    yield self._draw(title, make, half=True)
                 for row in rows:
-                    if key not in parts[row] and (why := self.portraits[row].missing.get(key)):
-                        yield Missing(f"Not in “{title}”: {row}. {as_sentence(why)}")
+                    reason = self.portraits[row].missing.get(key)
+                    if row not in values and reason:
+                        yield Missing(f"Not in “{title}”: {row}. {as_sentence(reason)}")
 
-    def _cloud(self, row: str, part: Mapping[str, Any]) -> Block:
+    def _tsne(self, row: str, part: Mapping[str, Any]) -> Block:
+        """Show t-SNE of a row, or say why it is missing."""
         if "places" not in part:
-            why = self.portraits[row].missing.get("places", "it was not made")
-            return Section(FEATURES["tsne"], [Missing(as_sentence(why))])
-        kept = slice(None, None, self.thinner)
+            reason = self.portraits[row].missing.get("places")
+            return Section(TSNE_TITLE, [missing_block(reason)])
+        shown = slice(None, None, self.thinning)
+        places = [[round(x, 3) for x in place] for place in part["places"][shown]]
+        return Cloud(
+            TSNE_TITLE, self._add_sample(part, shown), places, self._tsne_caption(row, part)
+        )
+
+    def _add_sample(self, part: Mapping[str, Any], shown: slice) -> str:
+        """Add the images of a part to the document unless they are there; return their key."""
         labels = part["labels"]
         sample = Sample(
-            part["names"][kept],
-            part["pictures"][kept],
-            None if labels is None else labels[kept],
+            part["names"][shown],
+            part["pictures"][shown],
+            None if labels is None else labels[shown],
             part["classes"],
         )
-        key = next(
-            (key for key, other in self.samples.items() if other == sample),
-            f"images-{len(self.samples)}",
-        )
+        for key, other in self.samples.items():
+            if other == sample:
+                return key
+        key = f"images-{len(self.samples)}"
         self.samples[key] = sample
+        return key
+
+    def _tsne_caption(self, row: str, part: Mapping[str, Any]) -> str:
+        """Return the caption of t-SNE."""
         count = len(part["names"])
-        thin = (
-            f" One in {self.thinner} is shown, to keep this file small." if self.thinner > 1 else ""
-        )
-        unlabelled = "" if labels else " They have no labels to colour them by."
         caption = (
-            f"3-D t-SNE (perplexity {perplexity(count):g}) of the frozen features of {count:,} {part['of']} under {row}, reduced by "
-            f"principal components to {COMPONENTS} coordinates before. Axes have no unit; distances between clusters mean little."
-            f"{unlabelled}{thin}"
+            f"3-D t-SNE (perplexity {perplexity(count):g}) of the frozen features of {count:,} "
+            f"{part['of']}, encoded by {row} and reduced to {COMPONENTS} principal components "
+            "before. Axes have no unit; distances between clusters mean little."
         )
-        return Cloud(
-            FEATURES["tsne"],
-            key,
-            [[round(x, 3) for x in place] for place in part["places"][kept]],
-            caption,
-        )
+        if not part["labels"]:
+            caption += " The images have no labels to colour them by."
+        if self.thinning > 1:
+            caption += f" One in {self.thinning} is shown, to keep this file small."
+        return caption
 
-    def _evaluated(
-        self, runs: Mapping[str, Run], protocols: Sequence[str] = PROTOCOLS
-    ) -> dict[str, Run]:
-        """Those with such results, if there are any."""
-        return {name: run for name, run in runs.items() if results_of(run, protocols)} or dict(runs)
+    def _evaluated_runs(self, protocols: Sequence[str]) -> dict[str, Run]:
+        """Return the runs with results under these protocols, or all runs if there are none."""
+        evaluated = {name: run for name, run in self.runs.items() if results_of(run, protocols)}
+        return evaluated or dict(self.runs)
 
-    def _by_data(self, runs: Mapping[str, Run]) -> dict[str, dict[str, Run]]:
-        names = dict.fromkeys(data_of(run) for run in runs.values())
-        return {
-            data: {name: run for name, run in runs.items() if data_of(run) == data}
-            for data in names
-        }
-
-    # ------------------------------------------------------------------------------------------------------------------------- images
+    # ------------------------------------------------------------------------------ images
 
     def _images(self) -> Iterator[Block]:
-        yield from self._one_of_each()
-        parts = self._parts()
-        yield from self._why_not()
-        if parts:
-            yield self._chooser(
-                {row: list(self._gallery(row, part)) for row, part in parts.items()}
-            )
-            yield from self._maps(parts)
+        """Yield views, pairs, neighbours and energy maps."""
+        yield from self._seed_note()
+        yield from self._missing_portraits()
+        if self.parts:
+            galleries = {row: list(self._galleries(row)) for row in self.parts}
+            yield Chooser("Run", galleries)
+            yield from energy_maps(self.parts, self.portraits)
 
-    def _gallery(self, row: str, part: Mapping[str, Any]) -> Iterator[Block]:
+    def _galleries(self, row: str) -> Iterator[Block]:
+        """Yield the galleries of a row, or the reasons why they are missing."""
+        part = self.parts[row]
         missing = self.portraits[row].missing
-        if views := part.get("views"):
-            yield gallery_of_views(views, part["data"])
-        yield (
-            self._pairs(row, part)
-            if "pairs" in part
-            else Section("Positive pairs, sorted by dependency", [not_here(missing.get("pairs"))])
-        )
+        if "views" in part:
+            yield views_gallery(part["views"], part["data"])
         if "pairs" in part:
+            yield pairs_gallery(row, part)
             yield self._landscape(row, part)
-        if "neighbours" in part:
-            yield gallery_of_neighbours(row, part)
         else:
-            yield Section("Nearest neighbours", [not_here(missing.get("neighbours"))])
-
-    def _pairs(self, row: str, part: Mapping[str, Any]) -> Block:
-        pairs = part["pairs"]
-        tiles = [
-            (
-                f"M = {pair['m']:.2f}, ρ = {pair['rho']:.2f}".replace("-", "−"),
-                [
-                    Tile(picture, f"view {i} of pair {number}")
-                    for i, picture in enumerate(pair["pictures"], 1)
-                ],
-            )
-            for number, pair in enumerate(pairs["shown"], 1)
-        ]
-        return Gallery(
-            "Positive pairs, sorted by dependency",
-            tiles,
-            f"Two views of one image, from the pair whose embeddings depend on each other least to the one where they do most: "
-            f"{len(tiles)} of {pairs['count']:,} images of {pairs['data']}, under {row}. M = −½ log(1 − ρ² + ε), where ρ is the "
-            "correlation of the two embeddings.",
-            flow=True,
-        )
+            yield Section(PAIRS_TITLE, [missing_block(missing.get("pairs"))])
+        if "neighbours" in part:
+            yield neighbours_gallery(row, part)
+        else:
+            yield Section(NEIGHBOURS_TITLE, [missing_block(missing.get("neighbours"))])
 
     def _landscape(self, row: str, part: Mapping[str, Any]) -> Block:
-        method = self.looked[row].config["method"]
-        given = {
-            name: method[name]
-            for name in ("target", "shift", "eps")
-            if method["name"] == "SMI" and name in method
-        }
+        """Draw the loss of a pair against its correlation, with marks at the pairs shown."""
+        method = self.first_runs[row].config["method"]
+        settings = {}
+        if method["name"] == "SMI":  # other methods are shown in the landscape of SMI's defaults
+            settings = {name: method[name] for name in ("target", "shift", "eps") if name in method}
         marks = [
             (f"M = {pair['m']:.2f} (ρ = {pair['rho']:.2f})".replace("-", "−"), pair["rho"])
             for pair in part["pairs"]["shown"]
         ]
-        of = f"{part['pairs']['data']}, those above"
-        return self._drawn(
-            "What a pair costs: the landscape of the objective",
-            lambda: landscape(Shape(**given), marks=marks, of=of),
+        of = f"{part['pairs']['data']} (shown above)"
+        return self._draw(
+            "Loss landscape of a pair",
+            lambda: landscape(Shape(**settings), marks=marks, of=of),
         )
 
-    def _maps(self, parts: Mapping[str, dict[str, Any]]) -> Iterator[Block]:
-        title = "Where encoders look: energy maps"
-        for rows in grouped(
-            parts, lambda part: (part["data"], *part.get("maps", {}).get("images", ()))
-        ).values():
-            there = [row for row in rows if "maps" in parts[row]]
-            if there:
-                first = parts[there[0]]["maps"]
-                gallery = []
-                for i, caption in enumerate(first["captions"]):
-                    tiles = [Tile(first["images"][i], f"image: {caption}")]
-                    tiles += [
-                        Tile(parts[row]["maps"]["maps"][i], f"energy map of {row} over it")
-                        for row in there
-                    ]
-                    gallery.append((caption, tiles))
-                sizes = listed(
-                    dict.fromkeys(
-                        " × ".join(map(str, parts[row]["maps"]["places"])) for row in there
-                    )
-                )
-                yield Gallery(
-                    title,
-                    gallery,
-                    f"{parts[there[0]]['of'].capitalize()} and, over them in grey, the ℓ2 norm over channels of each encoder's "
-                    f"{WHICH}, enlarged to the image (bilinear, from {sizes} places) and scaled from its least "
-                    "(dark) to its most (bright): maps show where, not how much.",
-                    ("image", *there),
-                )
-            if len(there) < len(rows):
-                without = [row for row in rows if row not in there]
-                yield Section(
-                    f"{title}: not of {listed(without)}",
-                    [not_here(self.portraits[row].missing.get("maps")) for row in without],
-                )
-
-    # --------------------------------------------------------------------------------------------------------------------- evaluation
+    # ------------------------------------------------------------------------------ evaluation
 
     def _evaluation(self) -> Iterator[Block]:
-        rows: dict[tuple[str, str], list[Result]] = {}
+        """Yield a table of accuracies for each dataset, and curves of the linear evaluation."""
+        rows: ResultRows = {}
         for name, run in self.runs.items():
             try:
                 results = read_all(run.folder)
             except UserError as error:
-                yield not_here(error)
+                yield missing_block(error)
                 continue
             if not results:
-                yield Missing(
-                    f"{name} was not evaluated yet:",
-                    shlex.join(["smi", "evaluate", str(run.folder)]),
-                )
-            several = (
-                len(
-                    {
-                        result.encoder.get("digest")
-                        for result in results
-                        if result.subject == "encoder"
-                    }
-                )
-                > 1
-            )
-            for result in sorted(
-                results, key=lambda r: (SUBJECTS.index(r.subject), r.encoder.get("epoch") or 0)
-            ):
-                called_so = row_name(
-                    name,
-                    result.subject,
-                    result.encoder if several or result.subject != "encoder" else {},
-                )
-                rows.setdefault((called_so, result.encoder["digest"]), []).append(result)
+                command = shlex.join(["smi", "evaluate", str(run.folder)])
+                yield Missing(f"{name} is not evaluated yet:", command)
+            _add_results(rows, name, results)
         if not rows:
             return
-        floors = [key for key, results in rows.items() if results[0].subject != "encoder"]
-        order = [*floors, *(key for key in rows if key not in floors)]
-        kinds = {result.protocol["data"] for results in rows.values() for result in results}
-        for data in sorted(kinds):
-            here = [
-                (key[0], some)
-                for key in order
-                if (some := [r for r in rows[key] if r.protocol["data"] == data])
-            ]
-            found = sheet(here)
-            yield Table(
-                f"Accuracy on held-out images of {data.removesuffix('/')}",
-                found.headers,
-                found.lines,
-                found.notes,
-            )
+        yield from _accuracy_tables(rows)
         yield Text(
-            "Two numbers may be compared where they stand in one column: their protocols have one stamp, a hash of everything another "
-            "encoder must share.",
+            "Two numbers are comparable if they stand in one column: their protocols have the same "
+            "stamp, a hash of everything that two evaluations must share.",
             note=True,
         )
-        yield self._drawn(
+        yield self._draw(
             "Training and held-out accuracy of the linear evaluation",
-            lambda: linear_curves(self._by_data(self._evaluated(self.runs, ("linear",)))),
+            lambda: linear_curves(_by_dataset(self._evaluated_runs(("linear",)))),
         )
 
-    # ----------------------------------------------------------------------------------------------------------------------- settings
 
-    def _settings(self) -> Iterator[Block]:
-        yield Chooser("Run", {one.name: list(settings_of(one)) for one in self.shown})
+def _by_dataset(runs: Mapping[str, Run]) -> dict[str, dict[str, Run]]:
+    """Group runs by their dataset."""
+    groups: dict[str, dict[str, Run]] = {}
+    for name, run in runs.items():
+        groups.setdefault(dataset_name(run), {})[name] = run
+    return groups
 
-    def _chooser(self, options: Mapping[str, Sequence[Block]]) -> Block:
-        return Chooser("Run", options)
+
+def _add_results(rows: ResultRows, name: str, results: Sequence[Result]) -> None:
+    """Add the results of a run; encoders of several epochs get a row each."""
+    digests = {result.encoder.get("digest") for result in results if result.subject == "encoder"}
+    for result in sorted(
+        results, key=lambda r: (SUBJECTS.index(r.subject), r.encoder.get("epoch") or 0)
+    ):
+        needs_epoch = len(digests) > 1 or result.subject != "encoder"
+        row = row_name(name, result.subject, result.encoder if needs_epoch else {})
+        rows.setdefault((row, result.encoder["digest"]), []).append(result)
+
+
+def _accuracy_tables(rows: ResultRows) -> Iterator[TableBlock]:
+    """Yield a table for each dataset, with untrained encoders and raw pixels first."""
+    baselines = [key for key, results in rows.items() if results[0].subject != "encoder"]
+    order = [*baselines, *(key for key in rows if key not in baselines)]
+    datasets = {result.protocol["data"] for results in rows.values() for result in results}
+    for data in sorted(datasets):
+        results_by_row = {
+            key: [r for r in rows[key] if r.protocol["data"] == data] for key in order
+        }
+        named = [(key[0], results) for key, results in results_by_row.items() if results]
+        title = f"Accuracy on held-out images of {data.removesuffix('/')}"
+        yield TableBlock(replace(results_table(named), title=title))

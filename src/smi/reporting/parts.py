@@ -1,7 +1,7 @@
-"""Parts of a page: of one run, or of what is known of it."""
+"""Build the parts of a report that describe runs: health, facts, tables and settings."""
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,236 +9,262 @@ import numpy as np
 from smi.comparison import figure as comparison_figure
 from smi.comparison.comparison import Comparison
 from smi.errors import UserError
-from smi.health.diagnosis import examine
-from smi.pages import Block, Code, Facts, Finding, Gallery, Missing, Tile, Verdict
-from smi.reporting.portrait import NEAR
-from smi.reporting.runs import Shown
-from smi.runs.names import spelt
+from smi.health.diagnosis import diagnose
+from smi.pages import Block, Code, Facts, Finding, Missing, TableBlock, Verdict
+from smi.reporting.runs import ReportRun
+from smi.runs.names import dataset_name, display_row_name, method_name
 from smi.runs.run import Run
+from smi.tables import NONE, Table
 from smi.terminal import duration
 
-
-def settings_of(one: Shown) -> Iterator[Block]:
-    about, config = one.run.about, one.run.config
-    versions = ", ".join(
-        f"{name} {version}" for name, version in (about.get("versions") or {}).items()
-    )
-    seconds, lines = seconds_of(one.run), one.run.metrics()
-    speed = [line["timing"]["images_per_second"] for line in lines if "timing" in line]
-    facts = [
-        ("Folder", str(one.run.folder)),
-        ("State", str(about.get("status", "unknown"))),
-        ("Started", str(about.get("started", "")).replace("T", " ")),
-        ("Time in training", "" if seconds is None else duration(seconds)),
-        ("Images per second", f"{np.median(speed):,.0f} (median)" if speed else ""),
-        ("Machine", str(about.get("device", ""))),
-        ("Precision", str(about.get("precision", ""))),
-        ("Processes", str(about.get("world_size", ""))),
-        ("Parameters", parameters_of(about)),
-        ("Versions", f"smi {about.get('smi', '?')}, {versions}" if versions else ""),
-    ]
-    yield Facts([(name, value) for name, value in facts if value])
-    yield Code(
-        one.command or command_again(one.run),
-        "The command that makes it again"
-        + ("" if one.command else ", with the configuration below as config.yaml"),
-    )
-    yield Code(
-        (one.run.folder / "config.yaml").read_text(encoding="utf-8", errors="replace").rstrip(),
-        f"Configuration: {config['method']['name']}, complete",
-    )
+# ------------------------------------------------------------------------------ health
 
 
-def command_again(run: Run) -> str:
-    root = run.about.get("root")
-    return shlex.join(
-        [
-            "smi",
-            "pretrain",
-            "config.yaml",
-            "--out",
-            "runs/again",
-            *(["--root", str(root)] if root else []),
-        ]
-    )
-
-
-def verdict_of(name: str, run: Run) -> Verdict:
+def health_verdict(name: str, run: Run) -> Verdict:
+    """Return the verdict of `smi doctor` on a run."""
     try:
-        found = examine(run.folder)
+        diagnosis = diagnose(run)
     except UserError as error:
         return Verdict("unknown", name, as_sentence(str(error)), "", [])
-    levels = {finding.level for finding in found.findings}
+    levels = {finding.level for finding in diagnosis.findings}
     level = (
         "stop"
         if "stop" in levels
         else "warning"
         if "warning" in levels
         else "ok"
-        if "healthy" in found.verdict
+        if "healthy" in diagnosis.verdict
         else "unknown"
     )
-    epoch = (
-        ""
-        if found.epoch is None
-        else f", epoch {found.epoch:.4g}" + (f" of {found.epochs:g}" if found.epochs else "")
-    )
-    findings = [Finding(f.level, f.sentence, f.evidence, f.advice) for f in found.findings]
+    epoch = ""
+    if diagnosis.epoch is not None:
+        epochs = f" of {diagnosis.epochs:g}" if diagnosis.epochs else ""
+        epoch = f", epoch {diagnosis.epoch:.4g}{epochs}"
+    findings = [Finding(f.level, f.sentence, f.evidence, f.advice) for f in diagnosis.findings]
     return Verdict(
         level,  # type: ignore[arg-type]
         name,
-        found.verdict,
-        f"{found.status}, step {found.steps:,}{epoch}",
+        diagnosis.verdict,
+        f"{diagnosis.status}, step {diagnosis.steps:,}{epoch}",
         findings,
     )
 
 
-def gallery_of_views(views: Mapping[str, Any], data: str) -> Gallery:
-    rows = []
-    for i, image in enumerate(views["images"]):
-        tiles = [Tile(image, f"image {i + 1} of {data}", mark="query")]
-        tiles += [
-            Tile(view, f"view {number} of image {i + 1}")
-            for number, view in enumerate(views["views"][i], 1)
-        ]
-        rows.append(("", tiles))
-    return Gallery(
-        "Images, and what pretraining sees of them",
-        rows,
-        f"Framed, images of {data}; beside each, two draws of its views under the policy {views['policy']} ({views['sizes']}), as in "
-        "training.",
-    )
+# ------------------------------------------------------------------------------ comparisons
 
 
-def gallery_of_neighbours(row: str, part: Mapping[str, Any]) -> Gallery:
-    labels, classes = part["labels"], part["classes"]
-
-    def named(i: int) -> str:
-        return "" if labels is None else classes[labels[i]] if classes else str(labels[i])
-
-    rows = []
-    for one in part["neighbours"]:
-        query = one["query"]
-        tiles = [
-            Tile(
-                part["pictures"][query],
-                f"query {part['names'][query]}",
-                (named(query), part["names"][query].rsplit("/", 1)[-1]),
-                "query",
-            )
-        ]
-        for i, similarity in one["near"]:
-            mark = "" if labels is None else "same" if labels[i] == labels[query] else "other"
-            words = (
-                (named(i), f"{similarity:.3f}") if labels is not None else (f"{similarity:.3f}",)
-            )
-            tiles.append(
-                Tile(
-                    part["pictures"][i],
-                    f"{named(i)} {part['names'][i]}, similarity {similarity:.3f}".strip(),
-                    words,
-                    mark,  # type: ignore[arg-type]
-                )
-            )
-        rows.append(("", tiles))
-    judged = " ✓: of the query's class, ×: of another." if labels is not None else ""
-    return Gallery(
-        "Nearest neighbours",
-        rows,
-        f"Framed, a query; beside it the {NEAR} nearest of the other {len(part['names']) - 1:,} {part['of']} by cosine similarity of "
-        f"features under {row}, nearest first.{judged}",
-    )
-
-
-def compared_figure(comparison: Comparison) -> Any:
-    """As the comparison draws it; what every panel says is said once, beneath."""
-    found, first = comparison_figure.figure(comparison), comparison.rows[0].name
-    if comparison.swept:
-        last = f"x{2 * len(comparison.columns) - 1}", f"x{2 * len(comparison.columns)}"
-        found.for_each_xaxis(
-            lambda axis: axis.update(
-                title_text=""
-                if axis.plotly_name.replace("axis", "") not in last
-                else comparison.swept
-            ),
-            selector=lambda axis: axis.title.text == comparison.swept,
-        )
-    bars = "Bars are 95 % intervals over seeds. " if len(comparison.seeds) > 1 else ""
-    caption = (
-        f"{bars}Left each score, right its difference to {spelt(first)} seed by seed, in points; last what a step takes (black: the loss "
-        "in it) and the most memory."
-    )
-    return found.update_layout(meta={"caption": caption})
-
-
-def spelt_in(title: str, comparison: Comparison) -> str:
+def comparison_tables(comparison: Comparison) -> list[TableBlock]:
+    """Return the tables of a comparison, with its notes beneath the last one."""
     first = comparison.rows[0].name
-    return title.replace(first, spelt(first))
+    *tables, last = comparison.tables()
+    blocks = []
+    for table in (*tables, last):
+        rows = [[display_row_name(line[0]), *line[1:]] for line in table.lines]
+        notes = comparison.notes() if table is last else []
+        title = table.title.replace(first, display_row_name(first))
+        blocks.append(TableBlock(Table.of(table.headers, rows, title=title, notes=notes)))
+    return blocks
 
 
-def seconds_of(run: Run) -> float | None:
-    """Spent on steps, by the speeds that were logged."""
-    total, before, batch = 0.0, 0, run.config["batch_size"]
+def comparison_plot(comparison: Comparison) -> Any:
+    """Draw a comparison; the title of the swept axis stands beneath the last panels only."""
+    figure = comparison_figure.draw_comparison(comparison)
+    if comparison.swept:
+        titled = [axis for axis in figure.select_xaxes() if axis.title.text == comparison.swept]
+        for axis in titled[:-2]:  # two panels side by side: a score and its difference
+            axis.update(title_text="")
+    intervals = "Bars are 95 % intervals over seeds. " if len(comparison.seeds) > 1 else ""
+    first = display_row_name(comparison.rows[0].name)
+    caption = (
+        f"{intervals}Left: scores. Right: differences to {first}, paired by seed, in percentage "
+        "points. Bottom: time per step (black: the loss) and peak memory."
+    )
+    return figure.update_layout(meta={"caption": caption})
+
+
+# ------------------------------------------------------------------------------ facts about runs
+
+
+def shared_facts(runs: Sequence[Run], num_classes: Iterable[int]) -> Facts:
+    """Describe what was trained and how; where runs differ, list all values."""
+
+    def values(value: Callable[[Run], Any]) -> str:
+        texts = [str(value(run)) for run in runs if value(run) not in (None, "")]
+        return join_words(dict.fromkeys(texts))
+
+    seconds = sum(filter(None, (training_seconds(run) for run in runs)))
+    together = " together" if len(runs) > 1 else ""
+    facts = [
+        ("Method", values(method_name)),
+        ("Data", values(dataset_name)),
+        ("Images", values(lambda run: _describe_images(run.about))),
+        ("Classes, for evaluation only", join_words(map(str, sorted(num_classes)))),
+        ("Encoder", values(_describe_encoder)),
+        ("Views", values(lambda run: run.about.get("policy"))),
+        ("Epochs", values(lambda run: run.config["epochs"])),
+        ("Batch size", values(lambda run: run.config["batch_size"])),
+        ("Optimizer", values(lambda run: _describe_optimizer(run.config))),
+        ("Seeds", values(lambda run: run.config["seed"])),
+        ("Device", values(lambda run: run.about.get("device"))),
+        ("Training time", f"{duration(seconds)}{together}" if seconds else ""),
+    ]
+    return Facts([(name, value) for name, value in facts if value])
+
+
+def runs_table(runs: Mapping[str, Run]) -> TableBlock:
+    """List status, loss, features, time and accuracy of each run."""
+    headers = ["", "status", "steps", "loss, first → last", "feature std", "effective rank"]
+    headers += ["time", "kNN"]
+    rows = [_run_cells(name, run) for name, run in runs.items()]
+    notes = [
+        "feature std and effective rank: of the last logged batch",
+        "kNN: on held-out images, as measured last",
+    ]
+    if not any(run.probes() for run in runs.values()):
+        headers = headers[:-1]
+        rows = [row[:-1] for row in rows]
+        notes = notes[:1]
+    table = Table.of(headers, rows, title="Each run", notes=notes)
+    return TableBlock(table, text_columns=1)
+
+
+def _run_cells(name: str, run: Run) -> list[str]:
+    """Return the cells of a run in the table of runs."""
+    lines = run.metrics()
+    last = lines[-1] if lines else {}
+    probes = run.probes()
+    knn = probes[-1]["probe"].get("knn") if probes else None
+    std, rank = last.get("feature_std"), last.get("effective_rank")
+    seconds = training_seconds(run)
+    return [
+        name,
+        str(run.about.get("status", "unknown")),
+        f"{last['step']:,}" if last else NONE,
+        f"{lines[0]['loss']:.4g} → {last['loss']:.4g}" if last else NONE,
+        NONE if std is None else f"{std:.3g}",
+        NONE if rank is None else f"{rank:.0f}",
+        NONE if seconds is None else duration(seconds),
+        NONE if knn is None else f"{knn:.1%}",
+    ]
+
+
+def run_settings(run: ReportRun) -> Iterator[Block]:
+    """Yield the facts of a run, the command that repeats it, and its configuration."""
+    yield Facts(_run_facts(run.run))
+    hint = "" if run.command else ", with the configuration below saved as config.yaml"
+    yield Code(run.command or _repeat_command(run.run), f"Command that repeats the run{hint}")
+    config = run.run.folder / "config.yaml"
+    yield Code(
+        config.read_text(encoding="utf-8", errors="replace").rstrip(),
+        f"Complete configuration: {run.run.config['method']['name']}",
+    )
+
+
+def _run_facts(run: Run) -> list[tuple[str, str]]:
+    """Return names and values of what was recorded while a run was trained."""
+    about = run.about
+    seconds = training_seconds(run)
+    speeds = [line["timing"]["images_per_second"] for line in run.metrics() if "timing" in line]
+    packages = about.get("versions") or {}
+    versions = ", ".join(f"{name} {version}" for name, version in packages.items())
+    facts = [
+        ("Folder", str(run.folder)),
+        ("Status", str(about.get("status", "unknown"))),
+        ("Started", str(about.get("started", "")).replace("T", " ")),
+        ("Training time", "" if seconds is None else duration(seconds)),
+        ("Images per second", f"{np.median(speeds):,.0f} (median)" if speeds else ""),
+        ("Device", str(about.get("device", ""))),
+        ("Precision", str(about.get("precision", ""))),
+        ("Processes", str(about.get("world_size", ""))),
+        ("Parameters", _describe_parameters(about)),
+        ("Versions", f"smi {about.get('smi', '?')}, {versions}" if versions else ""),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def _repeat_command(run: Run) -> str:
+    """Return a command that repeats a run from its configuration."""
+    words = ["smi", "pretrain", "config.yaml", "--out", "runs/again"]
+    root = run.about.get("root")
+    return shlex.join([*words, "--root", str(root)] if root else words)
+
+
+def training_seconds(run: Run) -> float | None:
+    """Return the time spent on steps, from the logged speeds."""
+    total = 0.0
+    previous_step = 0
+    batch_size = run.config["batch_size"]
     for line in run.metrics():
-        if speed := (line.get("timing") or {}).get("images_per_second"):
-            total += (line["step"] - before) * batch / speed
-        before = line["step"]
+        speed = (line.get("timing") or {}).get("images_per_second")
+        if speed:
+            total += (line["step"] - previous_step) * batch_size / speed
+        previous_step = line["step"]
     return total or None
 
 
-def images_of(about: Mapping[str, Any]) -> str:
-    if not (count := about.get("num_images")):
+def _describe_images(about: Mapping[str, Any]) -> str:
+    """Return the number of images and their resolution."""
+    count = about.get("num_images")
+    if not count:
         return ""
     return f"{count:,}" + (f" at {about['resolution']} px" if about.get("resolution") else "")
 
 
-def encoder_of(run: Run) -> str:
-    dim = run.about.get("feature_dim")
-    millions = run.about.get("encoder_parameters")
-    size = f", {millions / 1e6:.1f} M parameters" if millions else ""
-    return f"{run.config['encoder']['name']}{f', {dim} features' if dim else ''}{size}"
+def _describe_encoder(run: Run) -> str:
+    """Return the name of the encoder, its features and its parameters."""
+    text = str(run.config["encoder"]["name"])
+    if dim := run.about.get("feature_dim"):
+        text += f", {dim} features"
+    if parameters := run.about.get("encoder_parameters"):
+        text += f", {parameters / 1e6:.1f} M parameters"
+    return text
 
 
-def parameters_of(about: Mapping[str, Any]) -> str:
+def _describe_parameters(about: Mapping[str, Any]) -> str:
+    """Return the number of trained parameters, and how many are in the encoder."""
     if not about.get("parameters"):
         return ""
-    encoder = (
-        f", {about['encoder_parameters'] / 1e6:.2f} M in the encoder"
-        if about.get("encoder_parameters")
-        else ""
-    )
-    return f"{about['parameters'] / 1e6:.2f} M trained{encoder}"
+    text = f"{about['parameters'] / 1e6:.2f} M trained"
+    if about.get("encoder_parameters"):
+        text += f", {about['encoder_parameters'] / 1e6:.2f} M in the encoder"
+    return text
 
 
-def optimizer_of(config: Mapping[str, Any]) -> str:
-    found = config.get("optimizer") or {}
-    return (
-        f"{found['name']}, lr {found['lr']:g}, weight decay {found['weight_decay']:g}"
-        if {"name", "lr", "weight_decay"} <= set(found)
-        else ""
-    )
+def _describe_optimizer(config: Mapping[str, Any]) -> str:
+    """Return the name, learning rate and weight decay of the optimizer."""
+    optimizer = config.get("optimizer") or {}
+    if not {"name", "lr", "weight_decay"} <= set(optimizer):
+        return ""
+    decay = f"weight decay {optimizer['weight_decay']:g}"
+    return f"{optimizer['name']}, lr {optimizer['lr']:g}, {decay}"
 
 
-def not_here(why: Any) -> Missing:
-    return Missing(as_sentence(str(why or "it was not made")))
+# ------------------------------------------------------------------------------ words
+
+
+def missing_block(reason: object) -> Missing:
+    """Say why a part is missing."""
+    return Missing(as_sentence(str(reason or "it was not computed")))
 
 
 def as_sentence(words: str) -> str:
-    path = "/" in words.split(" ", 1)[0]  # which is spelt as it is
-    return (words if path else f"{words[:1].upper()}{words[1:]}") + (
-        "" if words.endswith((".", ")", "`")) else "."
-    )
+    """Add a capital letter and a full stop; a path at the beginning keeps its spelling."""
+    starts_with_path = "/" in words.split(" ", 1)[0]
+    start = words if starts_with_path else f"{words[:1].upper()}{words[1:]}"
+    return start if words.endswith((".", ")", "`")) else f"{start}."
 
 
-def listed(words: Iterable[str]) -> str:
-    *most, last = list(words) or [""]
-    return f"{', '.join(most)} and {last}" if most else last
+def join_words(words: Iterable[str]) -> str:
+    """Join words with commas and "and"."""
+    *others, last = list(words) or [""]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
-def grouped(
+def group_rows(
     parts: Mapping[str, dict[str, Any]], key: Callable[[dict[str, Any]], Any]
 ) -> dict[Any, list[str]]:
-    found: dict[Any, list[str]] = {}
+    """Group the names of rows by a key of their parts."""
+    groups: dict[Any, list[str]] = {}
     for row, part in parts.items():
-        found.setdefault(key(part), []).append(row)
-    return found
+        groups.setdefault(key(part), []).append(row)
+    return groups

@@ -1,29 +1,25 @@
-"""One page about runs and comparisons: what `smi report` writes.
+"""Write one page about runs and comparisons.
 
-report(["runs/smi", "runs/bt"], "report.html")       # or the folder of a comparison
+report(["runs/smi", "runs/bt"], "report.html")
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from smi.device import choose_device, keep_memory
+from smi.device import Runtime
 from smi.errors import UserError
+from smi.figures.sample import Sample
 from smi.files import disk_errors, expand, write_text
 from smi.pages import page
-from smi.reporting.document import Gathered
-from smi.reporting.portrait import Asked, portrait
-from smi.reporting.runs import find, looked
-from smi.terminal import printable
+from smi.reporting.document import ReportDocument
+from smi.reporting.portrait import MAX_IMAGES, Portrait, load_portrait
+from smi.reporting.runs import ReportRun, find_runs, first_runs
+from smi.terminal import printable, quietly, say
 
 __all__ = ["report"]
 
-LARGEST = 10_000_000  # bytes of a page
-THINNER = (
-    1,
-    2,
-    4,
-    8,
-)  # of the images in clouds one in so many is left, if the page would be larger
+MAX_PAGE_BYTES = 10_000_000
+THINNING = (1, 2, 4, 8)  # t-SNE shows one image in so many; the first that makes the page fit
 
 
 def report(
@@ -31,52 +27,68 @@ def report(
     out: str | Path = "report.html",
     *,
     data: str | Path | None = None,
-    root: str | Path | None = None,
-    device: str | None = None,
-    num_workers: int | None = None,
+    runtime: Runtime = Runtime(),
+    quiet: bool = False,
 ) -> Path:
-    """Write a page about runs' and comparisons' folders that needs no network nor any other file; give its path.
+    """Write a page about folders of runs and comparisons, and return its path.
 
-    data: images to look at; None: what each run was pretrained on. root: where named sets lie; None: where the run found them.
+    smi.report(["runs/smi", "runs/comparison"], "report.html")
+
+    The page needs neither a network nor other files.
+    data: images to show; None takes the dataset that each run was pretrained on.
+    runtime: if its root is None, named datasets are read from where the run read them.
     """
-    out = expand(out)
-    _check(sources, out)
-    shown, comparisons = find(sources)
-    if choose_device(device).type == "cpu":
-        keep_memory()
-    portraits = {}
-    for one in looked(shown):
-        place = root or one.run.about.get("root")
-        asked = Asked(
-            str(data or one.run.config["data"]["source"]),
-            None if place is None else str(expand(place)),
-        )
-        portraits[one.row] = portrait(one.run, asked, device=device, num_workers=num_workers)
-    gathered = Gathered(shown, comparisons, portraits)
-    for thinner in THINNER:
-        text = page(gathered.document(thinner))
-        if len(text.encode()) < LARGEST:
-            break
-    else:
-        raise UserError(
-            f"a page about {len(shown)} runs is larger than {LARGEST / 1e6:g} MB: give fewer of them"
-        )
-    with disk_errors(f"writing {out}"):
-        write_text(out, text)
-    runs = "one run" if len(shown) == 1 else f"{len(shown)} runs"
-    print(
-        f"{printable(str(out))}: {runs}, {len(text.encode()) / 1e6:.1f} MB; opens in any browser, without a network"
-    )
-    return out
+    with quietly(quiet):
+        out = expand(out)
+        _check(sources, out)
+        runs, comparisons = find_runs(sources)
+        portraits = _load_portraits(runs, data, runtime)
+        text = _fit_page(ReportDocument(runs, comparisons, portraits))
+        with disk_errors(f"writing {out}"):
+            write_text(out, text)
+        count = "one run" if len(runs) == 1 else f"{len(runs)} runs"
+        size = f"{len(text.encode()) / 1e6:.1f} MB"
+        say(f"{printable(str(out))}: {count}, {size}; opens in any browser, without a network")
+        return out
 
 
 def _check(sources: Sequence[str | Path], out: Path) -> None:
-    """Before anything is computed."""
+    """Refuse wrong arguments before anything is computed."""
     if not sources:
         raise UserError("name the folder of a run or a comparison to report on")
     if out.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"a report is a page, so --out must end in .html, not {out.name!r}")
+        raise UserError(f"a report is a web page, so --out must end in .html, not {out.name!r}")
     if not out.parent.is_dir():
         raise UserError(f"there is no folder {out.parent} to write {out.name} to")
     if out.is_dir():
         raise UserError(f"{out} is a folder: choose another --out")
+
+
+def _load_portraits(
+    runs: Sequence[ReportRun], data: str | Path | None, runtime: Runtime
+) -> dict[str, Portrait]:
+    """Load or compute the portrait of one run of each row."""
+    device = runtime.choose_device()
+    portraits = {}
+    for run in first_runs(runs):
+        root = runtime.root or run.run.about.get("root")
+        sample = Sample(
+            str(data or run.run.config["data"]["source"]),
+            None if root is None else str(expand(root)),
+            images=MAX_IMAGES,
+            num_workers=runtime.num_workers,
+        )
+        portraits[run.row] = load_portrait(run.run, sample, device)
+    return portraits
+
+
+def _fit_page(document: ReportDocument) -> str:
+    """Return the HTML of a page, with fewer images in t-SNE if it would be too large."""
+    for thinning in THINNING:
+        text = page(document.build(thinning))
+        if len(text.encode()) < MAX_PAGE_BYTES:
+            return text
+    raise UserError(
+        f"a page about {len(document.runs)} runs is larger than {MAX_PAGE_BYTES / 1e6:g} MB: "
+        "give fewer runs"
+    )

@@ -1,4 +1,4 @@
-"""Find the runs that folders hold: a run's own folder, or that of a comparison."""
+"""Collect runs from folders of runs and folders of comparisons."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ COMPARISON = "comparison.json"
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One run that comparison.json lists. `failed` says why it did not finish, or is empty."""
+    """Hold one entry of comparison.json; `failed` is the reason of a failure, or empty."""
 
     row: str
     seed: int
@@ -23,14 +23,14 @@ class ComparedRun:
 
 
 def is_comparison(folder: Path) -> bool:
-    """Tell whether a folder is that of a comparison and not that of a run."""
+    """Tell whether a folder holds a comparison, and is not a run itself."""
     return (folder / COMPARISON).is_file() and not (folder / "config.yaml").is_file()
 
 
 def collect_runs(sources: Sequence[str | Path], *, max_rows: int | None = None) -> list[Path]:
     """Return the folders of all runs in `sources`; a comparison stands for its finished runs.
 
-    max_rows: take the first seed of so many rows of a comparison; None takes every run.
+    max_rows: take only the first seed of the first rows of a comparison; None takes every run.
     """
     folders: list[Path] = []
     for source in map(expand, sources):
@@ -64,12 +64,12 @@ def read_compared(folder: Path) -> list[ComparedRun]:
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{path} does not describe a comparison ({error!r}): `smi compare` writes it anew"
+            f"{path} does not describe a comparison ({error!r}): `smi compare` writes it again"
         ) from error
 
 
 def locate_run(folder: Path, recorded: str) -> Path:
-    """Return where a run of the comparison `folder` lies now: beside it, or where it was made."""
+    """Return the folder of a compared run: inside the comparison, beside it, or as recorded."""
     last = Path(*Path(recorded).parts[-2:])
     places = (folder / "runs" / last, folder.parent / "runs" / last)  # comparisons may share runs
     return next((place for place in places if place.is_dir()), Path(recorded))

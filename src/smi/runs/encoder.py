@@ -1,4 +1,4 @@
-"""A trained encoder from a run's folder or a file of weights, ready to call.
+"""Load a trained encoder from the folder of a run or from a file of weights.
 
 encoder = load("runs/mine")                        # or "encoder.safetensors"
 h = encoder(encoder.transform("cat.jpg"))          # [1, F]
@@ -16,24 +16,35 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from smi.data import NAMES
-from smi.seeds import derive
+from smi.data import DATASET_NAMES
 from smi.data.decoder import FORMATS, decode, planes
-from smi.files import expand
-from smi.terminal import printable
-from smi.errors import UserError
 from smi.device import device_of
-from smi.views.normalisation import normalise
-from smi.nn import Encoder, create_encoder
+from smi.errors import UserError
+from smi.files import expand
 from smi.imports import import_path
+from smi.nn import Encoder, create_encoder
 from smi.runs.run import Run
+from smi.seeds import derive
+from smi.terminal import printable
+from smi.views.normalisation import normalise
 from smi.views.policies import Triple
 
-WEIGHTS = ("encoder.safetensors", "model.safetensors")  # as `smi export` names them, for safetensors and for timm
+# The names that `smi export` gives to its files for safetensors and for timm.
+WEIGHTS = ("encoder.safetensors", "model.safetensors")
 
 
 class Pretrained(Encoder):
-    """An encoder in evaluation mode, and what its input must look like."""
+    """Hold an encoder in eval mode together with the preprocessing of its input.
+
+    settings: the arguments of `create_encoder`.
+    image_size: pixels per side of the encoder's input.
+    mean, std: per channel, of pixels in [0, 1].
+    resolution: pixels per side that files are decoded to before they are resized to image_size;
+        None is image_size.
+    source: the folder of the run, or the file of weights.
+    about: method, data, epoch, step and seed of the run.
+    root: the folder of named datasets that the run used.
+    """
 
     def __init__(
         self,
@@ -48,29 +59,34 @@ class Pretrained(Encoder):
         about: dict[str, Any] | None = None,
         root: str | None = None,
     ):
-        """settings: what `create_encoder` made it of. resolution: pixels that files are kept at before they become image_size; None: that.
-
-        source: the run's folder or the file. about: of a run, its method, data, epoch, step and seed. root: where its named set lies.
-        """
         super().__init__(encoder.network, encoder.dim)
-        self.settings, self.image_size, self.mean, self.std = settings, image_size, mean, std
+        self.settings = settings
+        self.image_size = image_size
+        self.mean = mean
+        self.std = std
         self.resolution = resolution or image_size
-        self.source, self.about, self.root = source, about or {}, root
+        self.source = source
+        self.about = about or {}
+        self.root = root
         self.eval()
 
-    def transform(self, images: "str | Path | Image.Image | Tensor | Sequence[str | Path | Image.Image]") -> Tensor:
-        """Float [N, 3, S, S], as evaluation makes it: of files, PIL images, or uint8 [N, 3, H, H] or [3, H, H]. One is a batch of 1."""
+    def transform(
+        self, images: "str | Path | Image.Image | Tensor | Sequence[str | Path | Image.Image]"
+    ) -> Tensor:
+        """Return images as evaluation reads them: float [N, 3, S, S].
+
+        images: files, PIL images, or uint8 [N, 3, H, H] or [3, H, H]. A single image becomes a
+        batch of 1.
+        """
         if isinstance(images, Tensor):
-            if images.dtype != torch.uint8 or images.ndim not in (3, 4) or images.shape[-3] != 3 or images.shape[-1] != images.shape[-2]:
-                raise UserError(f"images must be uint8 [N, 3, H, H], not {str(images.dtype).removeprefix('torch.')} {list(images.shape)}")
-            pixels = images if images.ndim == 4 else images[None]
+            pixels = _check_pixels(images)
         else:
-            several = [images] if isinstance(images, str | Path | Image.Image) else images
-            pixels = torch.stack([square(image, self.resolution) for image in several])
+            sequence = [images] if isinstance(images, str | Path | Image.Image) else images
+            pixels = torch.stack([square(image, self.resolution) for image in sequence])
         return normalise(pixels.to(device_of(self, None)), self.mean, self.std, self.image_size)
 
     def untrained(self) -> "Pretrained":
-        """The network as pretraining started it, from the run's seed."""
+        """Build the same network as pretraining initialised it, from the seed of the run."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(self.about.get("seed", 0), "encoder"))
             encoder = create_encoder(**self.settings, image_size=self.image_size)
@@ -85,95 +101,124 @@ class Pretrained(Encoder):
         )
 
     def origin(self) -> dict[str, Any]:
-        """What may be told to others: no path of this machine."""
-        return {name: value for name, value in self.about.items() if name != "data" or value in NAMES}
+        """Return the part of `about` that may be published: without paths of this machine."""
+        return {
+            name: value
+            for name, value in self.about.items()
+            if name != "data" or value in DATASET_NAMES
+        }
 
     def digest(self) -> str:
-        """The same for the same weights and preprocessing, wherever they lie."""
-        found = hashlib.sha256(json.dumps([self.image_size, self.resolution, self.mean, self.std]).encode())
+        """Hash weights and preprocessing: equal encoders have equal digests on any machine."""
+        preprocessing = [self.image_size, self.resolution, self.mean, self.std]
+        digest = hashlib.sha256(json.dumps(preprocessing).encode())
         for name, tensor in sorted(self.network.state_dict().items()):
-            found.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-            found.update(
-                tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if tensor.ndim else str(tensor.item()).encode()
-            )
-        return found.hexdigest()[:16]
+            digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+            if tensor.ndim:
+                data = tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+            else:
+                data = str(tensor.item()).encode()
+            digest.update(data)
+        return digest.hexdigest()[:16]
 
 
 def load(source: str | Path) -> Pretrained:
-    """From a run's folder, with the weights of its last checkpoint, or from a .safetensors file that a run or `smi export` wrote."""
+    """Load an encoder in eval mode from the folder of a run or from a .safetensors file.
+
+    encoder = smi.load("runs/mine")                    # the last checkpoint of a run
+    encoder = smi.load("encoder.safetensors")          # written by a run or by `smi export`
+    h = encoder(encoder.transform(["cat.jpg", "dog.jpg"]))
+    """
     path = expand(source)
-    if path.is_dir() and not (path / "config.yaml").is_file():  # what `smi export` made
-        path = next((path / name for name in WEIGHTS if (path / name).is_file()), path)
+    if path.is_dir() and not (path / "config.yaml").is_file():  # a folder of `smi export`
+        exported = (path / name for name in WEIGHTS)
+        path = next((file for file in exported if file.is_file()), path)
     if path.is_dir():
-        return _of_run(Run(path))
+        return _load_run(Run(path))
     if not path.is_file():
         raise UserError(f"there is no run or encoder {path}")
-    return _of_file(path)
+    return _load_file(path)
 
 
 def square(image: "str | Path | Image.Image", resolution: int) -> Tensor:
-    """The middle of an image, its shorter side made `resolution` pixels: uint8 [3, S, S]. To the pixel what a store reads of the file."""
+    """Resize the shorter side of an image and crop the centre: uint8 [3, S, S].
+
+    The pixels equal those of a store that decodes the same file.
+    """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about metadata that are not looked at
-            bands = planes(_apart(image), resolution) if isinstance(image, Image.Image) else decode(str(expand(image)), resolution)[0]
+            warnings.simplefilter("ignore")  # about metadata that are not used
+            if isinstance(image, Image.Image):
+                bands = planes(_copy_undecoded(image), resolution)
+            else:
+                bands = decode(str(expand(image)), resolution)[0]
     except Exception as error:  # a damaged file can fail anywhere in its decoder
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise UserError(f"{printable(str(image))} cannot be read: {printable(reason)}") from error
-    return torch.frombuffer(bytearray(b"".join(bands)), dtype=torch.uint8).view(3, resolution, resolution)
+    pixels = torch.frombuffer(bytearray(b"".join(bands)), dtype=torch.uint8)
+    return pixels.view(3, resolution, resolution)
 
 
-def _apart(image: Image.Image) -> Image.Image:
-    """A JPEG is decoded at a fraction of its size, which would shrink the caller's, if that is not read yet."""
+def _check_pixels(images: Tensor) -> Tensor:
+    """Return uint8 [N, 3, H, H], or raise a UserError."""
+    shape = images.shape
+    is_image = images.ndim in (3, 4) and shape[-3] == 3 and shape[-1] == shape[-2]
+    if images.dtype != torch.uint8 or not is_image:
+        kind = str(images.dtype).removeprefix("torch.")
+        raise UserError(f"images must be uint8 [N, 3, H, H], not {kind} {list(shape)}")
+    return images if images.ndim == 4 else images[None]
+
+
+def _copy_undecoded(image: Image.Image) -> Image.Image:
+    """Copy a JPEG that is not decoded yet: decoding at a fraction of its size would shrink it."""
     file = getattr(image, "fp", None)
     if image.format not in ("JPEG", "MPO") or not getattr(image, "tile", None) or file is None:
         return image
     position = file.tell()
     file.seek(0)
-    copy = Image.open(io.BytesIO(file.read()), formats=FORMATS)
+    duplicate = Image.open(io.BytesIO(file.read()), formats=FORMATS)
     file.seek(position)
-    return copy
+    return duplicate
 
 
-def _of_run(run: Run) -> Pretrained:
+def _load_run(run: Run) -> Pretrained:
+    """Load the encoder of a run's last checkpoint."""
     config = run.config
     try:
         mean, std = run.normalization
-        settings, image_size, resolution = config["encoder"], config["views"]["size"], run.about.get("resolution")
-        about = {"method": config["method"]["name"], "data": config["data"]["source"], "seed": config["seed"]}
+        settings = config["encoder"]
+        image_size = config["views"]["size"]
+        about = {
+            "method": config["method"]["name"],
+            "data": config["data"]["source"],
+            "seed": config["seed"],
+        }
     except KeyError as error:
-        raise UserError(f"{run.folder / 'config.yaml'} is damaged: it does not say {error}") from error
+        raise UserError(f"{run.folder / 'config.yaml'} is damaged: {error} is not set") from error
     state = run.state()
+    facts = run.facts
     return Pretrained(
         run.encoder(state),
         settings=settings,
         image_size=image_size,
-        resolution=resolution,
+        resolution=facts.resolution,
         mean=mean,
         std=std,
         source=run.folder,
         about=about | {"step": state["step"], "epoch": run.epoch(state["step"])},
-        root=run.about.get("root"),
+        root=facts.root,
     )
 
 
-def _of_file(path: Path) -> Pretrained:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "pt") as file:
-            header = (file.metadata() or {}).get("smi")
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
-    except (SafetensorError, OSError) as error:
-        raise UserError(
-            f"{path} is not a file of safetensors: give a run's folder, or an encoder that one or `smi export` wrote"
-        ) from error
-    if header is None:
-        raise UserError(f"{path} does not say which network its weights are of: give a run's folder, or an encoder that smi wrote")
+def _load_file(path: Path) -> Pretrained:
+    """Load an encoder from a .safetensors file with smi's header."""
+    weights, header = _read_weights(path)
     try:
         about = json.loads(header)
-        settings, image_size, mean, std = (about[name] for name in ("encoder", "image_size", "mean", "std"))
-        encoder = create_encoder(**_harmless(settings, path), image_size=image_size)
+        settings, image_size, mean, std = (
+            about[name] for name in ("encoder", "image_size", "mean", "std")
+        )
+        encoder = create_encoder(**_safe_settings(settings, path), image_size=image_size)
         encoder.network.load_state_dict(weights)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{path} cannot be loaded: {' '.join(str(error).split())[:200]}") from error
@@ -189,13 +234,35 @@ def _of_file(path: Path) -> Pretrained:
     )
 
 
-def _harmless(settings: dict[str, Any], path: Path) -> dict[str, Any]:
-    """A file of weights comes from anywhere: it may name a class of networks, and nothing else that could be called, nor another file."""
+def _read_weights(path: Path) -> tuple[dict[str, Tensor], str]:
+    """Read the tensors of a safetensors file and smi's entry in its header."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            header = (file.metadata() or {}).get("smi")
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
+    except (SafetensorError, OSError) as error:
+        raise UserError(
+            f"{path} is not a safetensors file: "
+            "give the folder of a run, or an encoder that a run or `smi export` wrote"
+        ) from error
+    if header is None:
+        raise UserError(
+            f"{path} does not name the network of its weights: "
+            "give the folder of a run, or an encoder that smi wrote"
+        )
+    return weights, header
+
+
+def _safe_settings(settings: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Refuse settings that could run code or read another file: a file may come from anywhere."""
     name = str(settings["name"])
     if "." in name:
-        found = import_path(name)
-        if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        target = import_path(name)
+        if not (isinstance(target, type) and issubclass(target, nn.Module)):
             raise UserError(
-                f"{path} asks for {name}, which is no class of networks, so it is not called: load the run's folder if you trust it"
+                f"{path} names {name}, which is not a network class, so it is not called: "
+                "load the folder of the run if you trust it"
             )
     return {key: value for key, value in settings.items() if key != "checkpoint_path"}

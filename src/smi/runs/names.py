@@ -1,4 +1,4 @@
-"""Names of runs, rows and datasets, as tables and figures print them."""
+"""Name runs, rows of comparisons and datasets as tables and figures print them."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,135 +9,175 @@ from smi.config.schema import flat
 from smi.errors import UserError
 from smi.runs.run import Run
 
-SPELT = {"BarlowTwins": "Barlow Twins", "MoCoV2": "MoCo v2"}
+# ----------------------------------------------------------------------------- names of one thing
 
 
-def data_of(run: Run) -> str:
-    """A set's name, or that of the folder."""
+def dataset_name(run: Run) -> str:
+    """Return the name of a run's dataset or folder."""
     source = str(run.config["data"]["source"])
     return Path(source).name or source
 
 
-def method_of(run: Run) -> str:
-    name = str(run.config["method"]["name"])
-    return SPELT.get(name, name.rsplit(".", 1)[-1])
+def method_name(run: Run) -> str:
+    """Return the display name of a run's method."""
+    described = (run.facts.method or {}).get("display_name")
+    return str(described) if described else display_name(str(run.config["method"]["name"]))
 
 
-def spelt(name: str) -> str:
-    """The name of a row of a comparison."""
-    method, comma, rest = name.partition(",")
-    return SPELT.get(method, method.rsplit(".", 1)[-1]) + comma + rest.replace("redundancy_weight=", "λ = ")
+def display_row_name(name: str) -> str:
+    """Return the display name of a comparison's row: `BarlowTwins, redundancy_weight=0.1`."""
+    method, comma, setting = name.partition(",")
+    return display_name(method) + comma + setting.replace("redundancy_weight=", "λ = ")
 
 
-def called(runs: Sequence[Run], *, by_data: bool = True) -> dict[str, Run]:
-    """By method, and by whatever else tells those of one method apart: λ, encoder, epochs, another setting, seed; at last their folders.
-
-    by_data: runs on different images say which.
-    """
-    folders = [run.folder.resolve() for run in runs]
-    for i, folder in enumerate(folders):
-        if folder in folders[:i]:
-            raise UserError(f"{runs[i].folder} is given twice")
-    return dict(zip(names_of(runs, by_data=by_data), runs, strict=True))
-
-
-def names_of(runs: Sequence[Run], *, by_data: bool = True) -> list[str]:
-    """Without by_data, runs on different images may be called the same: what tells some apart on one set is said on all of them."""
-    names = [method_of(run) for run in runs]
-    sets = [data_of(run) for run in runs]
-    facts: list[list[str]] = []
-    if by_data and len(set(sets)) > 1:
-        names = [f"{name}, {data}" for name, data in zip(names, sets, strict=True)]
-    facts.append([f"λ = {weight:g}" if (weight := weight_of(run)) is not None else "" for run in runs])
-    facts.append([str(run.config["encoder"]["name"]) for run in runs])
-    facts.append([f"{run.config['epochs']} epochs" for run in runs])
-    facts.append(_other_settings(runs))
-    facts.append([f"seed {run.config['seed']}" for run in runs])
-    facts.append([run.folder.name for run in runs])
-    facts.append([run.folder.resolve().parent.name for run in runs])
-    facts.append([str(run.folder) for run in runs])
-    for fact in facts:
-        several: dict[tuple[str, str], set[str]] = {}
-        for name, data, told in zip(names, sets, fact, strict=True):
-            several.setdefault((name, data), set()).add(told)
-        apart = {name for (name, _), values in several.items() if len(values) > 1}
-        names = [f"{name}, {told}" if name in apart and told else name for name, told in zip(names, fact, strict=True)]
-    return names
-
-
-def _other_settings(runs: Sequence[Run]) -> list[str]:
-    """One or two that differ among runs of a method on the same images, as a sweep makes them; nothing where more do."""
-    told_before = ("method.redundancy_weight", "epochs", "encoder.name", "data.source")
-    every = [{key: value for key, value in flat(identity(run)) if key not in told_before} for run in runs]
-    kinds = [(method_of(run), data_of(run)) for run in runs]
-    told = []
-    for kind, mine in zip(kinds, every, strict=True):
-        alike = [other for other, its in zip(every, kinds, strict=True) if its == kind]
-        differ = [key for key in mine if any(other.get(key) != mine[key] for other in alike)]
-        told.append(", ".join(f"{key.removeprefix('method.')}={mine[key]}" for key in differ) if len(differ) <= 2 else "")
-    return told
-
-
-def families(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
-    """Runs that differ by their seed alone are together; of two with one seed too, each is for itself."""
-    found: dict[str, list[Run]] = {}
-    for run in runs:
-        found.setdefault(as_key(identity(run)), []).append(run)
-    kept: list[tuple[Run, ...]] = []
-    for some in found.values():
-        distinct = len({run.config["seed"] for run in some}) == len(some)
-        kept += [tuple(some)] if distinct else [(run,) for run in some]
-    return kept
-
-
-def identity(run: Run) -> dict[str, Any]:
-    """What a run learns from, but for its seed: its configuration without what other methods would have had, or what is logged."""
-    return {name: value for name, value in run.config.items() if name not in ("seed", "methods", "log", "precision")}
-
-
-def as_key(setting: Mapping[str, Any]) -> str:
-    """The same for the same settings, in whatever order they were written."""
-    return json.dumps(setting, sort_keys=True, default=str)
-
-
-def by_seed(runs: Mapping[str, Run]) -> dict[str, tuple[Run, ...]]:
-    """By what they are called without their seeds, runs that differ by nothing else."""
-    return by_seed_on({"": runs}, by_data=True)[""]
-
-
-def by_seed_on(sets: Mapping[str, Mapping[str, Run]], *, by_data: bool = False) -> dict[str, dict[str, tuple[Run, ...]]]:
-    """The same of runs on several data sets, called the same on all of them."""
-    found = {data: families(runs.values()) for data, runs in sets.items()}
-    every = [family for some in found.values() for family in some]
-    if all(len(family) == 1 for family in every):  # they keep their names
-        return {data: {name: (run,) for name, run in runs.items()} for data, runs in sets.items()}
-    names = iter(names_of([family[0] for family in every], by_data=by_data))
-    return {data: {next(names): family for family in some} for data, some in found.items()}
-
-
-def firsts(groups: Mapping[str, Sequence[Run]]) -> dict[str, Run]:
-    return {name: runs[0] for name, runs in groups.items()}
-
-
-def about_seeds(groups: Mapping[str, Sequence[Run]], what: str = "Thin: each seed; thick: their mean") -> str:
-    """For a caption, where there are any."""
-    counts = sorted({len(runs) for runs in groups.values() if len(runs) > 1})
-    return f" {what} ({' or '.join(map(str, counts))} seeds)." if counts else ""
-
-
-def weight_of(run: Run) -> float | None:
-    """The paper's λ."""
+def redundancy_weight_of(run: Run) -> float | None:
+    """Return the paper's λ, or None for a method that has none."""
     weight = run.config["method"].get("redundancy_weight")
     return None if weight is None else float(weight)
 
 
-def setting(runs: Iterable[Run]) -> str:
-    """What these runs share, for a caption: data, encoder, epochs."""
+def display_name(method: str) -> str:
+    """Return the display name of a method, given its class name or import path."""
+    from smi.methods import METHOD_NAMES, find_method
+
+    if method not in METHOD_NAMES:  # a user's module may no longer be importable
+        return method.rsplit(".", 1)[-1]
+    return find_method(method).display_name
+
+
+# -------------------------------------------------------------------------- names of several runs
+
+
+def name_runs(runs: Sequence[Run], *, by_data: bool = True) -> dict[str, Run]:
+    """Return runs by unique names; see `names_of`."""
+    folders = [run.folder.resolve() for run in runs]
+    for i, folder in enumerate(folders):
+        if folder in folders[:i]:
+            raise UserError(f"{runs[i].folder} is given twice")
+    return dict(zip(run_names(runs, by_data=by_data), runs, strict=True))
+
+
+def run_names(runs: Sequence[Run], *, by_data: bool = True) -> list[str]:
+    """Name runs by method and by what distinguishes runs of the same method.
+
+    That is λ, the encoder, the epochs, another setting, the seed, and last the folder.
+    by_data: add the dataset to the names if there are several. Otherwise runs on different
+    datasets may have the same name, and a setting that differs on one dataset is named on all.
+    """
+    names = [method_name(run) for run in runs]
+    datasets = [dataset_name(run) for run in runs]
+    if by_data and len(set(datasets)) > 1:
+        names = [f"{name}, {data}" for name, data in zip(names, datasets, strict=True)]
+    for details in _details(runs):
+        values: dict[tuple[str, str], set[str]] = {}
+        for name, data, detail in zip(names, datasets, details, strict=True):
+            values.setdefault((name, data), set()).add(detail)
+        ambiguous = {name for (name, _), several in values.items() if len(several) > 1}
+        names = [
+            f"{name}, {detail}" if name in ambiguous and detail else name
+            for name, detail in zip(names, details, strict=True)
+        ]
+    return names
+
+
+def _details(runs: Sequence[Run]) -> list[list[str]]:
+    """Return what may distinguish runs, in the order in which it is tried."""
+    weights = [redundancy_weight_of(run) for run in runs]
+    return [
+        ["" if weight is None else f"λ = {weight:g}" for weight in weights],
+        [str(run.config["encoder"]["name"]) for run in runs],
+        [f"{run.config['epochs']} epochs" for run in runs],
+        _other_settings(runs),
+        [f"seed {run.config['seed']}" for run in runs],
+        [run.folder.name for run in runs],
+        [run.folder.resolve().parent.name for run in runs],
+        [str(run.folder) for run in runs],
+    ]
+
+
+def _other_settings(runs: Sequence[Run]) -> list[str]:
+    """Name one or two settings that differ among runs of a method on a dataset, as in a sweep.
+
+    Where more settings differ, none is named.
+    """
+    named_before = ("method.redundancy_weight", "epochs", "encoder.name", "data.source")
+    settings = [
+        {key: value for key, value in flat(settings_without_seed(run)) if key not in named_before}
+        for run in runs
+    ]
+    groups = [(method_name(run), dataset_name(run)) for run in runs]
+    details = []
+    for group, own in zip(groups, settings, strict=True):
+        alike = [other for other, its in zip(settings, groups, strict=True) if its == group]
+        keys = [key for key in own if any(other.get(key) != own[key] for other in alike)]
+        texts = [f"{key.removeprefix('method.')}={own[key]}" for key in keys]
+        details.append(", ".join(texts) if len(keys) <= 2 else "")
+    return details
+
+
+def shared_settings(runs: Iterable[Run]) -> str:
+    """Return what runs share, for a caption: data, encoder, epochs, batch size."""
     runs = list(runs)
-    facts = (
-        {data_of(run) for run in runs},
+    details = (
+        {dataset_name(run) for run in runs},
         {str(run.config["encoder"]["name"]) for run in runs},
         {f"{run.config['epochs']} epochs" for run in runs},
         {f"batches of {run.config['batch_size']}" for run in runs},
     )
-    return ", ".join(next(iter(fact)) for fact in facts if len(fact) == 1)
+    return ", ".join(next(iter(values)) for values in details if len(values) == 1)
+
+
+# ----------------------------------------------------------------------- runs that differ by seed
+
+
+def group_by_seed(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
+    """Group runs that differ only by their seed; runs that share a seed too stay alone."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(settings_key(settings_without_seed(run)), []).append(run)
+    result: list[tuple[Run, ...]] = []
+    for group in groups.values():
+        distinct = len({run.config["seed"] for run in group}) == len(group)
+        result += [tuple(group)] if distinct else [(run,) for run in group]
+    return result
+
+
+def settings_without_seed(run: Run) -> dict[str, Any]:
+    """Return the settings that determine what a run learns, without the seed."""
+    ignored = ("seed", "methods", "log", "precision")
+    return {name: value for name, value in run.config.items() if name not in ignored}
+
+
+def settings_key(settings: Mapping[str, Any]) -> str:
+    """Return the same text for the same settings in any order."""
+    return json.dumps(settings, sort_keys=True, default=str)
+
+
+def named_seed_groups(runs: Mapping[str, Run]) -> dict[str, tuple[Run, ...]]:
+    """Group runs that differ only by their seed, under a name without the seed."""
+    return named_seed_groups_by_dataset({"": runs}, by_data=True)[""]
+
+
+def named_seed_groups_by_dataset(
+    sets: Mapping[str, Mapping[str, Run]], *, by_data: bool = False
+) -> dict[str, dict[str, tuple[Run, ...]]]:
+    """Group the runs of several datasets by seed, with the same names on all datasets."""
+    grouped = {data: group_by_seed(runs.values()) for data, runs in sets.items()}
+    all_families = [family for groups in grouped.values() for family in groups]
+    if all(len(family) == 1 for family in all_families):  # they keep their names
+        return {data: {name: (run,) for name, run in runs.items()} for data, runs in sets.items()}
+    names = iter(run_names([family[0] for family in all_families], by_data=by_data))
+    return {data: {next(names): family for family in groups} for data, groups in grouped.items()}
+
+
+def first_runs(groups: Mapping[str, Sequence[Run]]) -> dict[str, Run]:
+    """Return the first run of each group."""
+    return {name: runs[0] for name, runs in groups.items()}
+
+
+def seed_caption(
+    groups: Mapping[str, Sequence[Run]], what: str = "Thin: each seed; thick: their mean"
+) -> str:
+    """Return a sentence for a caption that gives the number of seeds; empty for one seed."""
+    counts = sorted({len(runs) for runs in groups.values() if len(runs) > 1})
+    return f" {what} ({' or '.join(map(str, counts))} seeds)." if counts else ""

@@ -1,6 +1,12 @@
-"""Build the method and the views of a configuration."""
+"""Build the method and the views of a configuration, or load those of a run.
 
+method = load_method(Run("runs/mine"))
+views = load_views(run, method)
+"""
+
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -8,12 +14,16 @@ from smi.config.schema import Config
 from smi.imports import refused
 from smi.methods import Method, create_method
 from smi.nn import create_encoder
+from smi.runs.run import Run
 from smi.seeds import derive
 from smi.views import Views, policy
 
 
-def create(config: Config, num_images: int) -> Method:
-    """The method with its encoder, as the seed has it: methods compared under one seed start from one encoder."""
+def build_method(config: Config, num_images: int) -> Method:
+    """Build the method and its encoder from the seed.
+
+    Methods that are compared under one seed start from the same encoder.
+    """
     torch.manual_seed(derive(config.seed, "encoder"))
     encoder = create_encoder(**config.encoder, image_size=config.views.size)
     torch.manual_seed(derive(config.seed, "method"))
@@ -24,9 +34,33 @@ def create(config: Config, num_images: int) -> Method:
         raise refused(error, f"{config.method['name']} with these settings") from error
 
 
-def create_views(config: Config, method: Method) -> Views:
-    """As the configuration has them and the method wants them."""
-    found = policy(config.views.policy, size=config.views.size)
+def build_views(config: Config, method: Method) -> Views:
+    """Build the views of the configuration, with the changes that the method makes to them."""
+    recipe = policy(config.views.policy, size=config.views.size)
     if config.views.solarize_p is not None:
-        found = replace(found, views=tuple(replace(v, solarize_p=p) for v, p in zip(found.views, config.views.solarize_p, strict=True)))
-    return Views(method.policy(found))
+        pairs = zip(recipe.views, config.views.solarize_p, strict=True)
+        views = tuple(replace(view, solarize_p=p) for view, p in pairs)
+        recipe = replace(recipe, views=views)
+    return Views(method.policy(recipe))
+
+
+def load_method(
+    run: Run,
+    *,
+    device: torch.device | str | None = None,
+    state: Mapping[str, Any] | None = None,
+) -> Method:
+    """Rebuild the method of a run with the weights of its last checkpoint.
+
+    method = load_method(Run("runs/mine"), device="cuda")
+
+    state: a checkpoint that is loaded already; None loads the last one.
+    """
+    method = build_method(run.resolve(), run.facts.num_images or 1)
+    method.load_state_dict((run.state() if state is None else state)["method"])
+    return method if device is None else method.to(device)
+
+
+def load_views(run: Run, method: Method) -> Views:
+    """Rebuild the views that a run was trained with."""
+    return build_views(run.resolve(), method)

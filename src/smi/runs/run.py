@@ -1,139 +1,350 @@
-"""A run's folder.
+"""Own the folder of a run: make it, lock it, compare it with a configuration, read it and write it.
 
-config.yaml           what was asked, complete: `smi pretrain DIR/config.yaml` repeats it
-run.json              what was found: images, devices, versions, whether it is finished
-metrics.jsonl         a line every few steps, and one for each probe
-checkpoints/last.pt   everything to go on from
-encoder.safetensors   what it was for, once it is finished
+config.yaml           the complete configuration: `smi pretrain DIR/config.yaml` repeats the run
+run.json              facts about the run: images, device, versions, status (see `Facts`)
+metrics.jsonl         one line every few steps, and one for each probe
+checkpoints/last.pt   everything needed to resume
+encoder.safetensors   the trained encoder, once the run is finished
 bad-files.txt         files that could not be read, if there were any
-eval/, export/        what `smi evaluate` found, what `smi export` wrote
+eval/, export/        the output of `smi evaluate` and `smi export`
 """
 
 import contextlib
 import copy
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import yaml
 
+from smi.config.schema import differences, plain
 from smi.errors import UserError
+from smi.files import disk_errors, expand, lock_or_fail, write_json, write_text
+from smi.terminal import announce
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from smi.config.schema import Config
+    from smi.data import BadFile
     from smi.nn import Encoder
 
 
+@dataclass(frozen=True)
+class Facts:
+    """Describe a run as run.json does; a field is None if the file does not have it."""
+
+    smi: str | None = None  # version of this package
+    started: str | None = None
+    num_images: int | None = None
+    resolution: int | None = None  # pixels per side of the stored images
+    root: str | None = None  # folder of named datasets
+    world_size: int | None = None
+    batch_per_device: int | None = None
+    steps: int | None = None
+    steps_per_epoch: int | None = None
+    num_views: int | None = None
+    feature_dim: int | None = None
+    parameters: int | None = None  # trained parameters
+    encoder_parameters: int | None = None
+    peak_lr: list[float] | None = None  # one per parameter group
+    schedule: str | None = None
+    precision: str | None = None
+    compiled: bool | None = None
+    views: str | None = None  # backend of the augmentations
+    policy: str | None = None
+    device: str | None = None
+    versions: dict[str, str] | None = None
+    embedding_dim: int | None = None  # known after the first step
+    status: str | None = None  # "training", "finished" or "stopped: REASON"
+    method: dict[str, Any] | None = None  # how the method describes itself
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> "Facts":
+        """Read the content of a run.json of any version; unknown keys are ignored."""
+        names = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in raw.items() if name in names})
+
+
 class Run:
-    """run = Run("runs/mine"): its `config`, `metrics()`, `probes()` and, as a network in eval mode, `encoder()`."""
+    """Read and write the folder of one run.
+
+    run = Run("runs/mine")
+    run.config, run.facts, run.metrics(), run.probes()
+    encoder = run.encoder()      # a network in eval mode
+    """
 
     def __init__(self, folder: str | Path):
-        self.folder = Path(folder).expanduser()
+        self.folder = expand(folder)
         if not (self.folder / "config.yaml").is_file():
-            raise UserError(f"{self.folder} is not a run: it has no config.yaml (`smi pretrain --data … --out {self.folder}` makes one)")
+            raise UserError(
+                f"{self.folder} is not a run: it has no config.yaml "
+                f"(`smi pretrain --data … --out {self.folder}` makes one)"
+            )
+
+    @classmethod
+    @contextlib.contextmanager
+    def claim(
+        cls,
+        folder: str | Path,
+        config: "Config",
+        *,
+        num_images: int,
+        world_size: int = 1,
+        fresh: bool = False,
+    ) -> Iterator["Run"]:
+        """Make the folder of a run, or reopen it to resume, and hold its lock inside the block.
+
+        A folder that holds steps of a different configuration is refused. With `fresh` an
+        existing folder is moved aside first.
+        """
+        folder = expand(folder)
+        with contextlib.ExitStack() as stack:
+            with disk_errors(f"writing to {folder}"):
+                _prepare_folder(folder, fresh)
+                stack.enter_context(_lock(folder))
+                if _has_steps(folder):
+                    run = cls(folder)
+                    run.require_same(config, num_images=num_images, world_size=world_size)
+                else:  # also replaces the configuration of a run that never took a step
+                    write_text(folder / "config.yaml", config.text())
+                    (folder / "run.json").unlink(missing_ok=True)
+                    run = cls(folder)
+            yield run
+
+    # ------------------------------------------------------------------------------ configuration
 
     @property
     def config(self) -> dict[str, Any]:
+        """Return config.yaml as plain dictionaries."""
         path = self.folder / "config.yaml"
-        about = path.stat()
-        return copy.deepcopy(_parsed(path, about.st_mtime_ns, about.st_size))
+        stat = path.stat()
+        return copy.deepcopy(_parse_config(path, stat.st_mtime_ns, stat.st_size))
 
-    @property
-    def about(self) -> dict[str, Any]:
-        """What was found: run.json."""
-        path = self.folder / "run.json"
-        try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        except ValueError as error:
-            raise UserError(f"{path} is damaged: {error}") from error
-        return found
+    def resolve(self) -> "Config":
+        """Return the configuration with types and defaults."""
+        from smi.config.resolve import resolve
 
-    @property
-    def finished(self) -> bool:
-        return self.about.get("status") == "finished"
+        return resolve(self.folder / "config.yaml")
 
-    @property
-    def checkpoint(self) -> Path:
-        return self.folder / "checkpoints" / "last.pt"
+    def differences(
+        self, config: "Config", *, num_images: int | None = None, world_size: int | None = None
+    ) -> list[str]:
+        """Describe how a configuration and its surroundings differ from those of this run."""
+        changes = differences(
+            {**self.config, "methods": {}},  # settings of methods that this run does not train
+            {**plain(config), "methods": {}},
+        )
+        facts = self.facts
+        pairs = {
+            "world_size": (facts.world_size, world_size),
+            "num_images": (facts.num_images, num_images),
+        }
+        for name, (before, now) in pairs.items():
+            if None not in (before, now) and before != now:
+                changes.append(f"{name} is {before} in the folder, {now} now")
+        return changes
+
+    def require_same(self, config: "Config", *, num_images: int, world_size: int = 1) -> None:
+        """Raise a UserError if the run was created with a different configuration."""
+        changes = self.differences(config, num_images=num_images, world_size=world_size)
+        if changes:
+            raise UserError(
+                f"{self.folder} was created with a different configuration "
+                f"({'; '.join(changes)}). "
+                "Use the same settings, another --out, or --fresh to start over."
+            )
 
     @property
     def normalization(self) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
-        """Mean and std of each channel, of pixels between 0 and 1: what the encoder's input is normalised by."""
+        """Return the mean and std per channel that normalise the encoder's input in [0, 1]."""
         from smi.views import policy
 
-        found = policy(self.config["views"]["policy"])
-        return found.mean, found.std
+        views = policy(self.config["views"]["policy"])
+        return views.mean, views.std
+
+    # -------------------------------------------------------------------------------------- facts
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Return run.json as a plain dictionary, empty if there is none."""
+        path = self.folder / "run.json"
+        try:
+            raw = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        except ValueError as error:
+            raise UserError(f"{path} is damaged: {error}") from error
+        if not isinstance(raw, dict):
+            raise UserError(f"{path} is damaged: it does not describe a run")
+        return raw
+
+    @property
+    def facts(self) -> Facts:
+        """Return run.json with types."""
+        return Facts.parse(self.about)
+
+    @property
+    def finished(self) -> bool:
+        """Tell whether the last step was taken."""
+        return self.facts.status == "finished"
+
+    def write_facts(self, facts: Facts) -> None:
+        """Write run.json."""
+        write_json(self.folder / "run.json", asdict(facts))
+
+    def set_status(self, status: str) -> None:
+        """Change the status in run.json and keep the other facts."""
+        self.write_facts(replace(self.facts, status=status))
+
+    def epoch(self, step: int) -> float | None:
+        """Convert a number of steps to epochs; None if run.json does not say how."""
+        steps_per_epoch = self.facts.steps_per_epoch
+        return step / steps_per_epoch if steps_per_epoch else None
+
+    # ------------------------------------------------------------------------------------ metrics
 
     def lines(self) -> list[dict[str, Any]]:
-        """Of metrics.jsonl; one that is still being written is left out."""
-        path = self.folder / "metrics.jsonl"
+        """Parse metrics.jsonl, skipping a last line that is still being written."""
+        path = self._metrics
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
-        found = []
+        lines = []
         for line in text[: text.rfind("\n") + 1].splitlines():
             with contextlib.suppress(ValueError):  # cut short by a crash
-                found.append(json.loads(line))
-        return [line for line in found if isinstance(line, dict)]
+                lines.append(json.loads(line))
+        return [line for line in lines if isinstance(line, dict)]
 
     def metrics(self) -> list[dict[str, Any]]:
+        """Return the lines of training steps."""
         return [line for line in self.lines() if line.get("loss") is not None]
 
     def probes(self) -> list[dict[str, Any]]:
+        """Return the lines of probes."""
         return [line for line in self.lines() if "probe" in line]
 
+    def open_metrics(self) -> TextIO:
+        """Open metrics.jsonl to append lines."""
+        return self._metrics.open("a", encoding="utf-8")
+
+    def cut_metrics(self, position: int) -> None:
+        """Drop the metrics after byte `position`: the steps after a checkpoint are repeated."""
+        if not self._metrics.is_file():
+            return
+        with self._metrics.open("r+b") as file:
+            content = file.read(position)
+            # A crash of the machine may have left less than `position`, and half a line.
+            file.truncate(content.rfind(b"\n") + 1)
+
+    @property
+    def _metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    # ------------------------------------------------------------------------------------ weights
+
+    @property
+    def checkpoint(self) -> Path:
+        """Return the path of the last checkpoint."""
+        return self.folder / "checkpoints" / "last.pt"
+
     def state(self) -> dict[str, Any]:
-        """The last checkpoint: `step`, `method` and more."""
+        """Load the last checkpoint: `step`, `method` and more."""
         from smi.runs.checkpoint import load
 
         if not self.checkpoint.is_file():
             raise UserError(f"{self.folder} has no checkpoint yet")
         return load(self.checkpoint)
 
-    def epoch(self, step: int) -> float | None:
-        """How many epochs that many steps were."""
-        each = self.about.get("steps_per_epoch")
-        return step / each if each else None
-
     def encoder(self, state: Mapping[str, Any] | None = None) -> "Encoder":
-        """The network with the weights of the last checkpoint, in eval mode; its input is normalised as `normalization` says."""
+        """Build the encoder in eval mode, with the weights of `state` or the last checkpoint.
+
+        Its input is normalised as `normalization` says.
+        """
         from smi.nn import create_encoder
 
         weights = (self.state() if state is None else state)["method"]
         config = self.config
         encoder = create_encoder(**config["encoder"], image_size=config["views"]["size"])
-        encoder.load_state_dict({name.removeprefix("encoder."): w for name, w in weights.items() if name.startswith("encoder.")})
+        prefix = "encoder."
+        encoder.load_state_dict(
+            {
+                name.removeprefix(prefix): tensor
+                for name, tensor in weights.items()
+                if name.startswith(prefix)
+            }
+        )
         return encoder.eval()
+
+    def finish(self, weights: "Mapping[str, Tensor]", header: Mapping[str, Any]) -> None:
+        """Write encoder.safetensors and set the status to finished."""
+        from smi.runs.checkpoint import save_encoder
+
+        save_encoder(self.folder / "encoder.safetensors", weights, header)
+        self.set_status("finished")
+
+    def write_bad_files(self, bad: "Sequence[BadFile]") -> None:
+        """Write bad-files.txt if there are unreadable files."""
+        from smi.data import write_bad
+
+        if bad:
+            write_bad(self.folder / "bad-files.txt", bad)
 
     def __repr__(self) -> str:
         probes = self.probes()
         probe = f", kNN {probes[-1]['probe']['knn']:.1%}" if probes else ""
-        steps = self.metrics()[-1]["step"] if self.metrics() else 0
-        return (
-            f"Run({str(self.folder)!r}: {self.config['method']['name']}, {steps:,} steps{'' if self.finished else ', unfinished'}{probe})"
-        )
+        metrics = self.metrics()
+        steps = metrics[-1]["step"] if metrics else 0
+        unfinished = "" if self.finished else ", unfinished"
+        method = self.config["method"]["name"]
+        return f"Run({str(self.folder)!r}: {method}, {steps:,} steps{unfinished}{probe})"
+
+
+def _prepare_folder(folder: Path, fresh: bool) -> None:
+    """Make the folder, or check that an existing one is a run or empty."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file: give a folder to write the run to")
+    if fresh and folder.exists():
+        with _lock(folder):
+            announce(f"moved {folder} to {_move_aside(folder)}")
+    written_before_config = {".lock", "checkpoints", "run.json", "metrics.jsonl"}
+    if folder.is_dir() and not (folder / "config.yaml").is_file():
+        for path in folder.iterdir():
+            if path.name not in written_before_config and path.suffix != ".partial":
+                raise UserError(
+                    f"{folder} is not a run and is not empty: "
+                    "give another folder, or --fresh to move it aside"
+                )
+    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+
+
+def _has_steps(folder: Path) -> bool:
+    """Tell whether a run in this folder has taken a step."""
+    paths = (folder / "checkpoints" / "last.pt", folder / "metrics.jsonl")
+    return (folder / "config.yaml").is_file() and any(
+        path.is_file() and path.stat().st_size for path in paths
+    )
+
+
+def _lock(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """Hold the lock of a run's folder, or fail if another process trains into it."""
+    return lock_or_fail(folder / ".lock", f"another process is training into {folder}")
+
+
+def _move_aside(folder: Path) -> Path:
+    """Rename a folder to the first free name with a number appended."""
+    number = 1
+    while (target := folder.with_name(f"{folder.name}.{number}")).exists():
+        number += 1
+    return folder.rename(target)
 
 
 @functools.lru_cache(maxsize=512)
-def _parsed(path: Path, changed: int, size: int) -> dict[str, Any]:
-    """Kept while the file is as it was: figures of many runs ask many times, and YAML is slow to read."""
+def _parse_config(path: Path, changed_ns: int, num_bytes: int) -> dict[str, Any]:
+    """Parse config.yaml once per version of the file: figures ask often, and YAML is slow."""
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is damaged: {' '.join(str(error).split())[:200]}") from error
-    if not isinstance(found, dict):
+    if not isinstance(raw, dict):
         raise UserError(f"{path} is damaged: it has no settings")
-    return found
-
-
-def move_aside(folder: Path) -> Path:
-    """To the first free name with a number behind it."""
-    number = 1
-    while (other := folder.with_name(f"{folder.name}.{number}")).exists():
-        number += 1
-    return folder.rename(other)
-
-
-def write_about(folder: Path, about: Mapping[str, Any]) -> None:
-    from smi.files import write_text
-
-    write_text(folder / "run.json", json.dumps(about, indent=2) + "\n")
+    return raw

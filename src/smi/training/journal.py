@@ -1,141 +1,158 @@
-"""What a run says while it trains: metrics.jsonl, a progress bar or a line per epoch, warnings, TensorBoard and W&B."""
+"""Record a run while it trains: metrics.jsonl, progress, health warnings, TensorBoard and W&B."""
 
 import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from smi.device import peak_memory_mb
-from smi.distributed import all_mean, rank, world_size
+from smi.distributed import all_mean, rank
 from smi.errors import TrainingError
+from smi.files import finite
 from smi.health import Context, Watch, nan_diagnosis
 from smi.methods import Output
 from smi.runs.run import Run
 from smi.terminal import announce
-from smi.training.bar import Bar
+from smi.training.bar import Bar, Length
 from smi.training.loggers import Logger
-from smi.training.metrics import statistics
+from smi.training.metrics import representation_metrics
 
 
 class Journal:
-    """Between two lines nothing leaves the device. Only the first process writes and speaks."""
+    """Collect the numbers of each step on the device, and write a line every few steps.
+
+    Between two lines nothing is copied from the device. Only rank 0 writes and prints.
+
+    start: steps done before, when a run is resumed.
+    pending: values of steps since the last line, as `state` returned them.
+    """
 
     def __init__(
         self,
-        folder: Path,
+        run: Run,
+        length: Length,
         *,
-        context: Context,
-        total: int,
-        steps_per_epoch: int,
-        every: int,
+        log_every: int,
         device: torch.device,
         loggers: Sequence[Logger] = (),
         start: int = 0,
         pending: Mapping[str, Tensor] | None = None,
-        lines: Sequence[dict[str, Any]] = (),
-        begin: Callable[[int], None] = lambda dim: None,
     ):
-        self.main = rank() == 0
-        self._file = (folder / "metrics.jsonl").open("a", encoding="utf-8") if self.main else None
-        self._total, self._steps_per_epoch, self._every, self._device = (
-            total,
-            steps_per_epoch,
-            every,
-            device,
-        )
-        self._images_per_step = context.batch_size * world_size()
+        self._run = run
+        self._length = length
+        self._log_every = log_every
+        self._device = device
         self._loggers = loggers
-        self._folder, self._context, self._earlier, self._begin = folder, context, lines, begin
-        self._watch: Watch | None = None
-        self._last = next((line for line in reversed(lines) if "loss" in line), None)
-        self._probe: Mapping[str, Any] | None = next(
-            (line["probe"] for line in reversed(lines) if "probe" in line), None
-        )
-        self._lists: dict[str, list[Tensor]] = {
+        self._done = start
+        self._pending: dict[str, list[Tensor]] = {
             name: list(values) for name, values in (pending or {}).items()
         }
-        self._done = start
-        self._bar = Bar(total, steps_per_epoch, self._images_per_step, start) if self.main else None
+        self._context: Context | None = None
+        self._watch: Watch | None = None
+        is_rank_0 = rank() == 0
+        self._earlier = run.lines() if is_rank_0 else []
+        self._last = _last_with("loss", self._earlier)
+        last_probe = _last_with("probe", self._earlier)
+        self._probe: Mapping[str, Any] | None = last_probe["probe"] if last_probe else None
+        self._file = run.open_metrics() if is_rank_0 else None
+        self._bar = Bar(length, start) if is_rank_0 else None
         self._reset_clock()
 
-    # ------------------------------------------------------------------------------------------------------------ while it trains
+    @property
+    def done(self) -> int:
+        """Return the number of steps done."""
+        return self._done
+
+    # ---------------------------------------------------------------------------- while it trains
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Time spent here is time the device had nothing to do."""
+        """Count the time inside the block as waiting for data."""
         before = time.perf_counter()
         yield
         self._waited += time.perf_counter() - before
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
-        """Time spent here is not time spent training: probes, checkpoints."""
+    def paused(self) -> Iterator[None]:
+        """Leave the time inside the block out of the speed: probes and checkpoints."""
         before = time.perf_counter()
         yield
-        self._apart += time.perf_counter() - before
+        self._paused += time.perf_counter() - before
 
-    def note(self, done: int, out: Output, gradient_norm: Tensor, lr: float) -> None:
-        """Of every step; writes a line when one is due."""
-        if self._watch is None and self.main:
-            self._start_watch(out.z1.shape[1])
-        self._lists.setdefault("loss", []).append(out.loss.detach())
-        self._lists.setdefault("gradient_norm", []).append(gradient_norm)
-        self._steps += 1
-        self._done = done
-        if done % self._every == 0 or done % self._steps_per_epoch == 0 or done == self._total:
-            self._line(done, out, lr)
-
-    @property
-    def done(self) -> int:
-        """Steps."""
-        return self._done
-
-    def show(self, done: int) -> None:
-        if self._bar:
-            self._bar.show(done, self._last, self._probe)
-
-    def _start_watch(self, embedding_dim: int) -> None:
-        """At the first step, which shows what the method makes; what was written before is looked at again, silently."""
-        self._context = replace(self._context, embedding_dim=embedding_dim)
-        self._watch = Watch(self._context)
+    def start_watch(self, context: Context) -> None:
+        """Start the health checks; lines that were written before are checked silently."""
+        self._context = context
+        if self._file is None:
+            return
+        self._watch = Watch(context)
         for line in self._earlier:
             self._watch(line)
-        self._begin(embedding_dim)
 
-    def _line(self, done: int, out: Output, lr: float) -> None:
-        """The only host sync of training."""
-        device_values = {
-            **{f"term {name}": value.detach() for name, value in out.terms.items()},
-            **statistics(out.h, out.z1, out.z2),
-        }
-        names = list(device_values)
-        now = torch.stack([value.float() for value in device_values.values()])
-        lists = {name: torch.stack(values).float() for name, values in self._lists.items()}
-        numbers = all_mean(torch.cat([now, lists["loss"]])).tolist()
-        values, losses = dict(zip(names, numbers, strict=False)), numbers[len(names) :]
-        norms = lists["gradient_norm"].tolist()
-        self._lists = {}
-        terms = {
-            name.removeprefix("term "): values.pop(name)
-            for name in names
-            if name.startswith("term ")
-        }
+    def record(self, done: int, out: Output, gradient_norm: Tensor, lr: float) -> None:
+        """Record one step, and write a line when one is due."""
+        self._pending.setdefault("loss", []).append(out.loss.detach())
+        self._pending.setdefault("gradient_norm", []).append(gradient_norm)
+        self._steps += 1
+        self._done = done
+        end_of_epoch = done % self._length.steps_per_epoch == 0
+        if done % self._log_every == 0 or end_of_epoch or done == self._length.steps:
+            self._write_metrics(out, lr)
+
+    def record_probe(self, result: Mapping[str, Any]) -> None:
+        """Write a line with the result of a probe."""
+        self._probe = result
+        self._write(self._stamp() | {"probe": dict(result)})
+
+    def show(self) -> None:
+        """Update the progress bar."""
+        if self._bar:
+            self._bar.show(self._done, self._last, self._probe)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint stores: pending values and the length of metrics.jsonl."""
+        self.check_finite()
+        position = 0
+        if self._file:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            position = self._file.tell()
+        return {"pending": self._stack_pending(), "position": position}
+
+    def check_finite(self) -> None:
+        """Stop if a value since the last line is NaN or infinite: it must not be saved."""
+        pending = {name: values.tolist() for name, values in self._stack_pending().items()}
+        if not all(math.isfinite(value) for values in pending.values() for value in values):
+            self._stop(self._stamp() | {"loss": math.nan, "per_step": pending})
+
+    def close(self) -> None:
+        """Close metrics.jsonl, the progress bar and the loggers."""
+        if self._file:
+            self._file.close()
+        if self._bar:
+            self._bar.close()
+        for logger in self._loggers:
+            logger.close()
+
+    # -------------------------------------------------------------------------------------- lines
+
+    def _write_metrics(self, out: Output, lr: float) -> None:
+        """Average the pending values and write a line: the only host sync of training."""
+        terms, metrics, losses = self._gather(out)
+        norms = self._stack_pending()["gradient_norm"].tolist()
+        self._pending = {}
         line = {
-            "step": done,
-            "epoch": done / self._steps_per_epoch,
+            **self._stamp(),
             "loss": sum(losses) / len(losses),
             "terms": terms,
             "ratio": _ratio(terms),
             "gradient_norm": sum(norms) / len(norms),
-            **values,
+            **metrics,
             "lr": lr,
             "per_step": {"loss": losses, "gradient_norm": norms},
             "timing": self._timing(),
@@ -146,61 +163,46 @@ class Journal:
         self._last = line
         self._write(line)
 
-    def probe(self, done: int, result: Mapping[str, Any]) -> None:
-        self._probe = result
-        self._write({"step": done, "epoch": done / self._steps_per_epoch, "probe": dict(result)})
+    def _gather(self, out: Output) -> tuple[dict[str, float], dict[str, float], list[float]]:
+        """Return loss terms, metrics and the losses since the last line, averaged over ranks."""
+        terms = {name: value.detach() for name, value in out.terms.items()}
+        metrics = representation_metrics(out.h, out.z1, out.z2)
+        values = [value.float() for value in (*terms.values(), *metrics.values())]
+        losses = self._stack_pending()["loss"]
+        numbers = all_mean(torch.cat([torch.stack(values), losses])).tolist()
+        end = len(terms)
+        start = len(values)
+        return (
+            dict(zip(terms, numbers[:end], strict=True)),
+            dict(zip(metrics, numbers[end:start], strict=True)),
+            numbers[start:],
+        )
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the journal: what was written so far, and what was not yet."""
-        self.check()
-        pending = {name: torch.stack(values).float() for name, values in self._lists.items()}
-        position = 0
-        if self._file:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            position = self._file.tell()
-        return {"pending": pending, "position": position}
+    def _stack_pending(self) -> dict[str, Tensor]:
+        return {name: torch.stack(values).float() for name, values in self._pending.items()}
 
-    def check(self) -> None:
-        """Nothing since the last line may be saved or looked at if it is not finite."""
-        pending = {
-            name: torch.stack(values).float().tolist() for name, values in self._lists.items()
-        }
-        if not all(math.isfinite(value) for values in pending.values() for value in values):
-            self._stop(
-                {
-                    "step": self._done,
-                    "epoch": self._done / self._steps_per_epoch,
-                    "loss": math.nan,
-                    "per_step": pending,
-                }
-            )
-
-    def close(self) -> None:
-        if self._file:
-            self._file.close()
-        if self._bar:
-            self._bar.close()
-        for logger in self._loggers:
-            logger.close()
-
-    # ----------------------------------------------------------------------------------------------------------------- its parts
+    def _stamp(self) -> dict[str, Any]:
+        return {"step": self._done, "epoch": self._length.epoch(self._done)}
 
     def _reset_clock(self) -> None:
-        self._begun, self._waited, self._apart, self._steps = time.perf_counter(), 0.0, 0.0, 0
+        self._begin = time.perf_counter()
+        self._waited = 0.0
+        self._paused = 0.0
+        self._steps = 0
 
     def _timing(self) -> dict[str, float]:
-        seconds = max(time.perf_counter() - self._begun - self._apart, 1e-9)
+        seconds = max(time.perf_counter() - self._begin - self._paused, 1e-9)
         return {
-            "images_per_second": self._steps * self._images_per_step / seconds,
+            "images_per_second": self._steps * self._length.images_per_step / seconds,
             "waiting": self._waited / seconds,
             "peak_memory_mb": peak_memory_mb(self._device),
         }
 
     def _write(self, line: dict[str, Any]) -> None:
+        """Write a line, print new health warnings, and call the loggers."""
         if not self._file:
             return
-        self._file.write(json.dumps(_finite(line)) + "\n")
+        self._file.write(json.dumps(finite(line)) + "\n")
         self._file.flush()
         for finding in self._watch(line) if self._watch else ():
             announce(f"warning: {finding.sentence} ({finding.evidence}) {finding.advice}")
@@ -208,26 +210,26 @@ class Journal:
             logger.log(line)
 
     def _stop(self, line: dict[str, Any]) -> NoReturn:
-        """Writes the line, for `smi doctor` to see, and says what it means."""
-        earlier = Run(self._folder).lines()
+        """Write the line for `smi doctor`, and raise a TrainingError that explains it."""
+        earlier = self._run.lines()
         if self._file:
-            self._file.write(json.dumps(_finite(line | {"loss": None})) + "\n")
+            self._file.write(json.dumps(finite(line | {"loss": None})) + "\n")
             self._file.flush()
+        assert self._context is not None  # the watch is started before the first record
         finding = nan_diagnosis(self._context, [*earlier, line | {"loss": math.nan}])
         assert finding is not None
         raise TrainingError(f"{finding.sentence} ({finding.evidence}) {finding.advice}")
 
 
 def _ratio(terms: Mapping[str, float]) -> float | None:
-    """Of what keeps samples or coordinates apart to what brings views together; None where a method has only the latter."""
+    """Divide all other terms by the alignment; None for a method with no other term.
+
+    The other terms keep samples or coordinates apart, the alignment brings views together.
+    """
     others = [value for name, value in terms.items() if name != "alignment"]
     return sum(others) / terms["alignment"] if others and terms.get("alignment") else None
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no NaN."""
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _last_with(key: str, lines: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the last line that has a key."""
+    return next((line for line in reversed(lines) if key in line), None)

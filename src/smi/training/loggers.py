@@ -1,4 +1,4 @@
-"""Where else metrics go: TensorBoard and W&B, each an extra."""
+"""Send metrics to TensorBoard or W&B. Each needs an extra of the package."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -7,18 +7,23 @@ from typing import Any, Protocol
 
 from smi.errors import UserError
 
-NAMES = ("tensorboard", "wandb")
+LOGGER_NAMES = ("tensorboard", "wandb")
 
 
 class Logger(Protocol):
-    def log(self, line: Mapping[str, Any]) -> None: ...
+    """Receive each line of metrics.jsonl."""
 
-    def close(self) -> None: ...
+    def log(self, line: Mapping[str, Any]) -> None:
+        """Log one line."""
+
+    def close(self) -> None:
+        """Finish the log."""
 
 
 def create_loggers(
     names: Sequence[str], folder: Path, config: Mapping[str, Any], *, start: int
 ) -> list[Logger]:
+    """Create loggers by name; `start` is the number of steps done before."""
     check_loggers(names)
     return [
         TensorBoard(folder, start) if name == "tensorboard" else WandB(folder, config)
@@ -27,28 +32,29 @@ def create_loggers(
 
 
 def check_loggers(names: Sequence[str]) -> None:
+    """Raise a UserError for an unknown name."""
     for name in names:
-        if name not in NAMES:
-            raise UserError(f"there is no logger {name!r}: choose {' or '.join(NAMES)}")
+        if name not in LOGGER_NAMES:
+            raise UserError(f"there is no logger {name!r}: choose {' or '.join(LOGGER_NAMES)}")
 
 
-def numbers(line: Mapping[str, Any]) -> dict[str, float]:
-    """A line's numbers, flat: terms/alignment, timing/images_per_second, probe/knn."""
-    flat: dict[str, float] = {}
+def flat_numbers(line: Mapping[str, Any]) -> dict[str, float]:
+    """Flatten the numbers of a line: terms/alignment, timing/images_per_second, probe/knn."""
+    numbers: dict[str, float] = {}
     for name, value in line.items():
         if name in ("terms", "timing", "probe"):
-            flat |= {
+            numbers |= {
                 f"{name}/{inner}": number
                 for inner, number in value.items()
                 if isinstance(number, int | float)
             }
         elif isinstance(value, int | float) and name != "step":
-            flat[name] = value
-    return flat
+            numbers[name] = value
+    return numbers
 
 
 class TensorBoard:
-    """Event files in the run's folder: `tensorboard --logdir runs`."""
+    """Write event files to the folder of the run: `tensorboard --logdir runs`."""
 
     def __init__(self, folder: Path, start: int):
         try:
@@ -60,30 +66,34 @@ class TensorBoard:
         self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)
 
     def log(self, line: Mapping[str, Any]) -> None:
-        for name, value in numbers(line).items():
+        """Log one line."""
+        for name, value in flat_numbers(line).items():
             self._writer.add_scalar(name, value, line["step"])
 
     def close(self) -> None:
+        """Close the event file."""
         self._writer.close()
 
 
 class WandB:
-    """One W&B run for each folder, continued when the folder's training is."""
+    """Log to one W&B run per folder, which is continued when training is resumed."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any]):
         try:
             import wandb
         except ImportError as error:
             raise UserError("W&B is not installed: pip install 'smi-ssl[wandb]'") from error
-        kept = folder / "wandb-id"
-        name = kept.read_text() if kept.is_file() else secrets.token_hex(4)
-        kept.write_text(name)
+        id_file = folder / "wandb-id"
+        run_id = id_file.read_text() if id_file.is_file() else secrets.token_hex(4)
+        id_file.write_text(run_id)
         self._run = wandb.init(
-            id=name, resume="allow", name=folder.name, dir=str(folder), config=dict(config)
+            id=run_id, resume="allow", name=folder.name, dir=str(folder), config=dict(config)
         )
 
     def log(self, line: Mapping[str, Any]) -> None:
-        self._run.log(numbers(line), step=line["step"])
+        """Log one line."""
+        self._run.log(flat_numbers(line), step=line["step"])
 
     def close(self) -> None:
+        """Finish the W&B run."""
         self._run.finish()

@@ -1,67 +1,53 @@
-"""The loop. A step is a function of (configuration, step, rank) and the state before it, so a killed run goes on as if it had not been."""
+"""Train: the loop over steps.
+
+A step is a function of (configuration, step, rank) and the state before it, so a run that was
+killed and resumed ends with the same weights as one that was not.
+"""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from smi.data import Batches
-from smi.device import Precision, autocast
+from smi.device import autocast
 from smi.distributed import data_parallel, rank
-from smi.methods import Method, Output
-from smi.optim import Schedule, lr_factor, set_lr
+from smi.methods import Output
+from smi.optim import lr_factor, set_lr
 from smi.runs.checkpoint import save
+from smi.runs.run import Facts, Run
 from smi.seeds import derive
+from smi.training.facts import add_first_step, health_context
+from smi.training.job import Job
 from smi.training.journal import Journal
-from smi.training.signals import Interrupted, quiet_end, stop_signals
-from smi.views import Views
+from smi.training.signals import Interrupted, follow_rank_0, stop_signals
+
+MAX_SAVING_SHARE = 0.05  # of the time may go into checkpoints
 
 
-@dataclass(frozen=True)
-class Job:
-    """What is trained, on what, and for how long."""
+def train(job: Job, journal: Journal, run: Run, facts: Facts, *, start: int = 0) -> None:
+    """Take all steps from `start` on, with probes and checkpoints between them.
 
-    method: Method
-    optimizer: torch.optim.Optimizer
-    views: Views
-    batches: Batches
-    device: torch.device
-    precision: Precision
-    seed: int
-    total: int  # steps
-    schedule: Schedule
-    warmup: float  # share of training
-    final_lr: float  # share of the peak
-    save_every: int  # steps
-    probe_every: int  # steps; 0: never
-    probe: Callable[[nn.Module], dict[str, Any]] | None
-    compiled: bool = False
-
-
-def train(job: Job, journal: Journal, checkpoint: Path, *, start: int = 0) -> None:
-    method, optimizer = job.method, job.optimizer
+    facts: for run.json, which is written after the first step.
+    """
+    config, method, optimizer = job.config, job.method, job.optimizer
     if job.compiled:
         method.compile()
     model = data_parallel(method, job.device)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    arriving = job.batches.starting_at(start)
-    saver = Saver(job, journal, checkpoint)
-    with stop_signals() as stop, quiet_end(stop, journal):
-        for step in range(start, job.total):
-            done, progress = step + 1, step / job.total
+    batches = job.batches.starting_at(start)
+    saver = Saver(job, journal, run.checkpoint)
+    warmup = config.optimizer.warmup_epochs / config.epochs
+    final_lr = config.optimizer.final_lr
+    with stop_signals() as stop, follow_rank_0(stop, journal):
+        for step in range(start, job.steps):
+            done, progress = step + 1, step / job.steps
             method.progress, method.epoch = progress, step // job.batches.steps_per_epoch
-            set_lr(
-                optimizer, lr_factor(job.schedule, progress, warmup=job.warmup, final=job.final_lr)
-            )
-            torch.manual_seed(
-                derive(job.seed, "step", step, rank())
-            )  # for what a network itself draws, such as dropout
+            set_lr(optimizer, lr_factor(job.schedule, progress, warmup=warmup, final=final_lr))
+            # For random numbers that the network itself draws, such as dropout.
+            torch.manual_seed(derive(config.seed, "step", step, rank()))
             with journal.waiting():
-                batch = next(arriving).to(job.device)
+                batch = next(batches).to(job.device)
             x = [
                 view.to(memory_format=torch.channels_last)
                 for view in job.views(batch.images, batch.generator())
@@ -74,49 +60,72 @@ def train(job: Job, journal: Journal, checkpoint: Path, *, start: int = 0) -> No
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             method.after_step()
-            journal.note(
-                done, out, norm, lr=optimizer.param_groups[0]["lr"]
-            )  # the only host sync, when a line is due
-            if (
-                job.probe
-                and (done == job.total or (job.probe_every and done % job.probe_every == 0))
-                and rank() == 0
-            ):
-                with journal.aside():
-                    journal.check()
-                    journal.probe(done, job.probe(method.encoder))
-            journal.show(done)
-            if done == job.total or stop.asked or done % job.save_every == 0:
-                saver(done, must=done == job.total or stop.asked)
+            if step == start:
+                _record_first_step(job, journal, run, facts, out)
+            journal.record(done, out, norm, lr=optimizer.param_groups[0]["lr"])
+            if _probe_is_due(job, done):
+                _probe(job, journal)
+            journal.show()
+            last = done == job.steps or stop.asked
+            if last or done % job.save_every == 0:
+                saver(done, must=last)
             if stop.asked:
                 raise Interrupted(done, stop.signal)
 
 
+def _record_first_step(job: Job, journal: Journal, run: Run, facts: Facts, out: Output) -> None:
+    """Write run.json and start the health checks, now that the settings are known to work."""
+    facts = add_first_step(facts, job.config, job.method, out)
+    if rank() == 0:
+        run.write_facts(facts)
+    journal.start_watch(health_context(job.config, facts))
+
+
+def _probe_is_due(job: Job, done: int) -> bool:
+    if job.probe is None or rank() != 0:
+        return False
+    return done == job.steps or (job.probe_every > 0 and done % job.probe_every == 0)
+
+
+def _probe(job: Job, journal: Journal) -> None:
+    assert job.probe is not None
+    with journal.paused():
+        journal.check_finite()
+        journal.record_probe(job.probe(job.method.encoder))
+
+
 @torch.no_grad()
 def gradient_norm(parameters: list[Tensor]) -> Tensor:
+    """Return the total norm of all gradients."""
     return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
 
 
 class Saver:
-    """Writes checkpoints, from the first process alone: all others have the same weights and state.
+    """Write checkpoints on rank 0: all ranks have the same weights and state.
 
-    Where steps are so short that saving on schedule would take more than a twentieth of the time, some are passed over.
+    A checkpoint is skipped, unless it is a must, if saving takes too large a share of the time.
     """
 
     def __init__(self, job: Job, journal: Journal, path: Path):
-        self._job, self._journal, self._path = job, journal, path
-        self._saved, self._took = time.perf_counter(), 0.0
+        self._job = job
+        self._journal = journal
+        self._path = path
+        self._last_saved = time.perf_counter()
+        self._seconds = 0.0  # for the last checkpoint
 
     def __call__(self, done: int, *, must: bool) -> None:
-        begun = time.perf_counter()
-        if rank() != 0 or (not must and begun - self._saved < 20 * self._took):
+        """Save the state after `done` steps."""
+        begin = time.perf_counter()
+        too_soon = begin - self._last_saved < self._seconds / MAX_SAVING_SHARE
+        if rank() != 0 or (too_soon and not must):
             return
-        with self._journal.aside():
+        with self._journal.paused():
             state = {
                 "step": done,
                 "method": self._job.method.state_dict(),
                 "optimizer": self._job.optimizer.state_dict(),
+                "journal": self._journal.state(),
             }
-            save(self._path, {**state, "journal": self._journal.state()})
-        self._saved = time.perf_counter()
-        self._took = self._saved - begun
+            save(self._path, state)
+        self._last_saved = time.perf_counter()
+        self._seconds = self._last_saved - begin

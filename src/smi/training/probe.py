@@ -1,4 +1,4 @@
-"""Which images a run trains on, and which its probes look at."""
+"""Open the images that a run trains on and the labelled images that its probes use."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +19,13 @@ from smi.views import Policy
 
 
 class Images:
-    """What is trained on, and what probes look at: labelled images of the training set, and held-out ones the encoder never sees."""
+    """Hold the training images, and labelled images for probes.
+
+    pretrain: the images to train on.
+    bank: labelled training images, the neighbours of a kNN probe; None without probes.
+    held_out: labelled images that the encoder is never trained on; None without probes.
+    why_not: the reason why there are no probes.
+    """
 
     def __init__(
         self,
@@ -30,105 +36,129 @@ class Images:
         opened: Sequence[Store] = (),
         why_not: str = "",
     ):
-        self.pretrain, self.bank, self.held_out = pretrain, bank, held_out
-        self._opened, self.why_not = opened, why_not
+        self.pretrain = pretrain
+        self.bank = bank
+        self.held_out = held_out
+        self.why_not = why_not
+        self._opened = opened
 
     @classmethod
     def open(
         cls, config: Config, *, root: str | Path | None = None, num_workers: int | None = None
     ) -> "Images":
+        """Open the stores of a configuration; probes are opened by rank 0 only."""
         data = config.data
         opened: list[Store] = []
 
         def read(split: Split) -> Store:
-            opened.append(
-                load(
-                    data.source,
-                    split,
-                    resolution=data.resolution,
-                    root=root,
-                    num_workers=num_workers,
-                )
+            store = load(
+                data.source,
+                split,
+                resolution=data.resolution,
+                root=root,
+                num_workers=num_workers,
             )
-            return opened[-1]
+            opened.append(store)
+            return store
 
         pretrain = read("pretrain")
-        chosen = torch.randperm(
-            len(pretrain), generator=torch.Generator().manual_seed(derive(config.seed, "images"))
-        )
         probing = bool(config.log.probe_every) and rank() == 0
         train = read("train") if probing or data.validation else None
-        apart = chosen[:0]
-        if data.validation:
-            if train is None or train.labels is None:
-                raise UserError(
-                    f"data.validation keeps labelled images apart, and {data.source} has no labels"
-                )
-            apart = chosen[chosen < len(train)][: max(1, round(data.validation * len(train)))]
-            chosen = chosen[~torch.isin(chosen, apart)]
-        if data.images is not None:
-            if data.images > len(chosen):
-                raise UserError(
-                    f"data.images asks for {data.images:,} images, and {data.source} has {len(chosen):,} to train on"
-                )
-            chosen = chosen[: data.images]
+        chosen, validation = _split(config, len(pretrain), train)
         used = pretrain if len(chosen) == len(pretrain) else Subset(pretrain, chosen.sort().values)
         if not probing:
-            return cls(used, None, None, opened=opened, why_not="no probes asked for")
-        if train is None or train.labels is None:
-            return cls(used, None, None, opened=opened, why_not="no labels to probe with")
-        held_out, some = train, apart
-        if not len(apart):
-            try:
-                held_out = read("val")
-            except UserError:  # a folder of few images may hold out none
-                return cls(
-                    used, None, None, opened=opened, why_not="no held-out images to probe with"
-                )
-            some = torch.randperm(
-                len(held_out), generator=torch.Generator().manual_seed(derive(config.seed, "probe"))
-            )
-        if held_out.labels is None:
-            return cls(used, None, None, opened=opened, why_not="no labels to probe with")
-        bank = Subset(train, chosen[chosen < len(train)][: config.log.probe_images].sort().values)
-        return cls(
-            used,
-            bank,
-            Subset(held_out, some[: config.log.probe_images].sort().values),
-            opened=opened,
-        )
+            return cls(used, None, None, opened=opened, why_not="no probes requested")
+        stores = _probe_stores(config, chosen, validation, train, read)
+        if isinstance(stores, str):
+            return cls(used, None, None, opened=opened, why_not=stores)
+        return cls(used, *stores, opened=opened)
 
-    def probe(self, seen: Policy, config: Config) -> Callable[[nn.Module], dict[str, Any]] | None:
-        """Weighted kNN of held-out images among labelled training images; None without labels."""
+    def probe(self, policy: Policy, config: Config) -> Callable[[nn.Module], dict[str, Any]] | None:
+        """Return a function that measures an encoder by kNN on held-out images, if it can.
+
+        policy: the normalisation of the encoder's input.
+        """
         if self.bank is None or self.held_out is None:
             return None
-        bank, held_out = self.bank, self.held_out
+        bank = self.bank
+        held_out = self.held_out
 
-        def look(encoder: nn.Module) -> dict[str, Any]:
-            def features(store: Store) -> tuple[Tensor, Tensor]:
-                return extract_labelled(
-                    encoder, store, mean=seen.mean, std=seen.std, size=config.views.size
-                )
+        def features(encoder: nn.Module, store: Store) -> tuple[Tensor, Tensor]:
+            return extract_labelled(
+                encoder, store, mean=policy.mean, std=policy.std, size=config.views.size
+            )
 
-            queries, labels = features(held_out)
-            found = knn_accuracy(
-                *features(bank),
-                queries,
-                labels,
-                num_classes=len(bank.classes) if bank.classes else None,
+        def measure(encoder: nn.Module) -> dict[str, Any]:
+            queries, labels = features(encoder, held_out)
+            num_classes = len(bank.classes) if bank.classes else None
+            accuracy = knn_accuracy(
+                *features(encoder, bank), queries, labels, num_classes=num_classes
             )
             return {
-                "knn": found.top1,
-                "k": found.k,
-                "temperature": found.temperature,
+                "knn": accuracy.top1,
+                "k": accuracy.k,
+                "temperature": accuracy.temperature,
                 "bank": len(bank),
                 "images": len(held_out),
                 "split": "validation" if config.data.validation else "val",
                 "chance": labels.bincount().max().item() / len(labels),
             }
 
-        return look
+        return measure
 
     def close(self) -> None:
+        """Close all stores."""
         for store in self._opened:
             store.close()
+
+
+def _split(config: Config, count: int, train: Store | None) -> tuple[Tensor, Tensor]:
+    """Draw the indices of the images to train on and of those held out for validation."""
+    data = config.data
+    chosen = _permutation(config.seed, "images", count)
+    validation = chosen[:0]
+    if data.validation:
+        if train is None or train.labels is None:
+            raise UserError(
+                f"data.validation holds out labelled images, and {data.source} has no labels"
+            )
+        num_validation = max(1, round(data.validation * len(train)))
+        validation = chosen[chosen < len(train)][:num_validation]
+        chosen = chosen[~torch.isin(chosen, validation)]
+    if data.images is not None:
+        if data.images > len(chosen):
+            raise UserError(
+                f"data.images is {data.images:,}, "
+                f"and {data.source} has {len(chosen):,} images to train on"
+            )
+        chosen = chosen[: data.images]
+    return chosen, validation
+
+
+def _probe_stores(
+    config: Config,
+    chosen: Tensor,
+    validation: Tensor,
+    train: Store | None,
+    read: Callable[[Split], Store],
+) -> tuple[Store, Store] | str:
+    """Return the bank and the held-out images of a probe, or the reason why there are none."""
+    if train is None or train.labels is None:
+        return "no labels to probe with"
+    held_out = train
+    indices = validation
+    if not len(validation):
+        try:
+            held_out = read("val")
+        except UserError:  # a folder of few images may hold out none
+            return "no held-out images to probe with"
+        indices = _permutation(config.seed, "probe", len(held_out))
+    if held_out.labels is None:
+        return "no labels to probe with"
+    limit = config.log.probe_images
+    bank = Subset(train, chosen[chosen < len(train)][:limit].sort().values)
+    return bank, Subset(held_out, indices[:limit].sort().values)
+
+
+def _permutation(seed: int, purpose: str, count: int) -> Tensor:
+    return torch.randperm(count, generator=torch.Generator().manual_seed(derive(seed, purpose)))

@@ -1,4 +1,4 @@
-"""Stop a run behind a checkpoint when it is told to."""
+"""Stop a run after a checkpoint when SIGINT or SIGTERM arrives."""
 
 import signal
 import threading
@@ -10,38 +10,31 @@ from smi.distributed import rank
 from smi.training.journal import Journal
 
 
-@contextmanager
-def quiet_end(stop: "Stop", journal: Journal) -> Iterator[None]:
-    """When the first process was asked to stop and left, what the others then meet is no error of theirs."""
-    try:
-        yield
-    except RuntimeError:
-        if rank() == 0 or not stop.signal:
-            raise
-        raise Interrupted(journal.done, stop.signal) from None
-
-
 class Interrupted(KeyboardInterrupt):
-    """Asked to stop, and stopped behind a checkpoint."""
+    """Report that a signal stopped the run after a checkpoint."""
 
     def __init__(self, step: int, number: int):
         super().__init__(f"stopped after step {step:,}")
-        self.step, self.exit_code = step, 128 + number
+        self.step = step
+        self.exit_code = 128 + number
 
 
 class Stop:
+    """Hold the signal that arrived, and whether this process must act on it."""
+
     asked = False
     signal = 0
 
 
 @contextmanager
 def stop_signals() -> Iterator[Stop]:
-    """SIGINT and SIGTERM are noted; the step that runs is finished first. A second Ctrl-C interrupts at once.
+    """Note SIGINT and SIGTERM, so that the current step is finished first.
 
-    Other processes than the first go on: it needs them for the step it is in, and leaves behind a checkpoint that is theirs too.
+    A second Ctrl-C interrupts at once. Only rank 0 acts on the signal: it needs the other ranks
+    for its current step, and its checkpoint holds their state too.
     """
     stop = Stop()
-    before: dict[int, Any] = {}
+    previous: dict[int, Any] = {}
 
     def note(number: int, frame: object) -> None:
         if stop.signal and number == signal.SIGINT:
@@ -49,13 +42,25 @@ def stop_signals() -> Iterator[Stop]:
         stop.signal = number
         stop.asked = rank() == 0
 
-    if (
-        threading.current_thread() is threading.main_thread()
-    ):  # no other may; signals are then whoever's that is
+    if threading.current_thread() is threading.main_thread():  # only this thread may set handlers
         for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, note)
+            previous[number] = signal.signal(number, note)
     try:
         yield stop
     finally:
-        for earlier, handler in before.items():
+        for earlier, handler in previous.items():
             signal.signal(earlier, handler)
+
+
+@contextmanager
+def follow_rank_0(stop: Stop, journal: Journal) -> Iterator[None]:
+    """End other ranks without an error when rank 0 left after a signal.
+
+    Their next collective fails, because rank 0 is gone.
+    """
+    try:
+        yield
+    except RuntimeError:
+        if rank() == 0 or not stop.signal:
+            raise
+        raise Interrupted(journal.done, stop.signal) from None

@@ -1,7 +1,7 @@
-"""Batched random views on any device, and the recipes' policies for them.
+"""Make random views of batches on any device, by the policies of the recipes.
 
 views = Views(policy("cifar10"))
-x1, x2 = views(batch.images, batch.generator())    # uint8 [N, 3, H, W] to normalised float32 [N, 3, S, S]
+x1, x2 = views(batch.images, batch.generator())    # normalised float32 [N, 3, S, S]
 """
 
 from smi.views.policies import RECIPES, Policy, View, jigsaw, multicrop, policy

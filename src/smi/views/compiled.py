@@ -1,8 +1,9 @@
-"""The same views from a kernel in C++, for tensors on the CPU: many times faster than PyTorch's operations one after another.
+"""Make views of CPU tensors with a C++ kernel, many times faster than PyTorch operations.
 
-It is compiled when first asked for, which takes some seconds, and kept in smi's cache folder under a hash of source, compiler and
-processor. Where there is no compiler, or it fails, there is no kernel. Nothing is compiled behind a run's back: whoever asks waits, so
-all batches of a run are made the same way.
+The kernel is compiled on first use, which takes some seconds, and kept in smi's cache folder under
+a hash of source, compiler and processor. If there is no compiler, or it fails, there is no kernel.
+Compiling never happens in the background: the first caller waits, so that all batches of a run are
+made by the same backend.
 """
 
 import ctypes
@@ -24,21 +25,21 @@ from smi.views.draws import Parameters
 from smi.views.policies import Triple
 
 SOURCE = Path(__file__).with_name("kernel.cpp")
-PATIENCE = 30  # seconds: some 2 are usual, and a run should not wait a minute for its first batch
-# What -ffast-math would allow, but for what changes how the whole process rounds: it would be linked in.
-FREE_MATH = (
+COMPILER_TIMEOUT_SECONDS = 30  # about 2 are usual, and a run should not wait long for its start
+# The parts of -ffast-math that do not change the rounding of the whole process.
+MATH_FLAGS = (
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fno-signed-zeros",
     "-fassociative-math",
     "-ffinite-math-only",
 )
-FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-pthread", *FREE_MATH)
-NATIVE = ("-march=native", "-mcpu=native", "")  # the first that the compiler knows
+COMPILER_FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-pthread", *MATH_FLAGS)
+NATIVE_FLAGS = ("-march=native", "-mcpu=native", "")  # the first that the compiler accepts is used
 
 
 class _Batch(ctypes.Structure):
-    """As in kernel.cpp."""
+    """Mirror the struct Batch of kernel.cpp."""
 
     _fields_ = (
         *(
@@ -56,7 +57,7 @@ class _Batch(ctypes.Structure):
 
 
 class Kernel:
-    """kernel(images, parameters, mean, std) equals pixels.make_view."""
+    """Call the compiled kernel; a drop-in replacement for pixels.make_view."""
 
     def __init__(self, library: Path):
         self._make_views = ctypes.CDLL(str(library)).smi_make_views
@@ -94,12 +95,12 @@ class Kernel:
             **{name: tensor.data_ptr() for name, tensor in tensors.items()},
         )
         if self._make_views(ctypes.byref(batch)) != 0:
-            raise MemoryError(f"no memory for views of {p.size} x {p.size} pixels")
+            raise MemoryError(f"not enough memory for views of {p.size} x {p.size} pixels")
         return out
 
 
 def check(p: Parameters, n: int, height: int, width: int) -> None:
-    """The kernel reads where it is told to; nothing here may lead it out of the tensors."""
+    """Raise an error for parameters that would make the kernel read outside its tensors."""
     types = {
         "box": torch.float32,
         "flip": torch.bool,
@@ -116,7 +117,8 @@ def check(p: Parameters, n: int, height: int, width: int) -> None:
         shape = (n, 4) if name in ("box", "order", "factors") else (n,)
         if tensor.shape != shape or tensor.dtype != dtype or tensor.device.type != "cpu":
             raise ValueError(
-                f"{name} must be {dtype} {list(shape)} on the CPU, not {tensor.dtype} {list(tensor.shape)} on {tensor.device}"
+                f"{name} must be {dtype} {list(shape)} on the CPU, "
+                f"not {tensor.dtype} {list(tensor.shape)} on {tensor.device}"
             )
     top, left, h, w = p.box.unbind(1)
     inside = (
@@ -130,74 +132,78 @@ def check(p: Parameters, n: int, height: int, width: int) -> None:
     if not inside.all():
         raise ValueError(f"a crop lies outside its image of {height} x {width} pixels")
     if not ((p.order >= 0) & (p.order < 4)).all():
-        raise ValueError("the jitter's operations are numbered 0 to 3")
+        raise ValueError("the operations of the jitter are numbered 0 to 3")
     if p.blur_kernel // 2 >= p.size or p.blur_kernel % 2 == 0:
         raise ValueError(
-            f"a blur over {p.blur_kernel} pixels does not suit views of {p.size}: the kernel must be odd and below twice the side"
+            f"a blur over {p.blur_kernel} pixels does not suit views of {p.size}: "
+            "the kernel must be odd and below twice the side"
         )
 
 
 @functools.cache
 def find_kernel() -> Kernel | None:
-    """From the cache, or compiled now; None, and a sentence on stderr, where that cannot be."""
-    asked = os.environ.get("CXX")
-    compiler = next(
-        (
-            path
-            for name in ([asked] if asked else ["c++", "g++", "clang++"])
-            if (path := shutil.which(name))
-        ),
-        None,
-    )
+    """Load the kernel from the cache or compile it; warn and return None if that fails."""
+    fallback = "views are made by PyTorch operations, which are slower on a CPU"
+    requested = os.environ.get("CXX")
+    names = [requested] if requested else ["c++", "g++", "clang++"]
+    compiler = next((path for name in names if (path := shutil.which(name))), None)
     if compiler is None:
-        asked_for = f" (CXX={asked} is not a program)" if asked else ""
-        announce(
-            f"no C++ compiler found{asked_for}: views are made by PyTorch's operations, which is slower on a CPU"
-        )
+        reason = f" (CXX={requested} is not a program)" if requested else ""
+        announce(f"no C++ compiler found{reason}: {fallback}")
         return None
     try:
         return Kernel(_build(compiler))
     except (OSError, subprocess.SubprocessError) as error:
-        announce(
-            f"compiling the views' kernel failed ({_reason(error)}): PyTorch's operations make them, which is slower on a CPU"
-        )
+        announce(f"compiling the kernel for views failed ({_reason(error)}): {fallback}")
         return None
 
 
 def _reason(error: Exception) -> str:
-    """Of all that a compiler says, the first line that is an error."""
-    said = error.stderr.splitlines() if isinstance(error, subprocess.CalledProcessError) else []
-    return next((line.strip() for line in said if "error" in line), str(error))
+    """Return the first line of the compiler's output that reports an error."""
+    lines = error.stderr.splitlines() if isinstance(error, subprocess.CalledProcessError) else []
+    return next((line.strip() for line in lines if "error" in line), str(error))
 
 
 def _build(compiler: str) -> Path:
+    """Return the compiled library from the cache; compile it if it is missing."""
     folder = cache_home() / "kernels"
     library = folder / f"views-{_key(compiler)}.so"
     if library.is_file():
         return library
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        workshop = tempfile.mkdtemp(prefix="partial-", dir=folder)
-    except OSError:  # a cache that may not be written to: compile for this process alone
-        workshop = tempfile.mkdtemp()
-        library = Path(workshop) / library.name
-    partial = Path(workshop) / "partial.so"
+        scratch = tempfile.mkdtemp(prefix="partial-", dir=folder)
+    except OSError:  # the cache is not writable: compile for this process alone
+        scratch = tempfile.mkdtemp()
+        library = Path(scratch) / library.name
+    partial = Path(scratch) / "partial.so"
     try:
         _compile(compiler, partial)
-        partial.replace(
-            library
-        )  # at once, so that a process beside this one sees all of it or nothing
+        partial.replace(library)  # atomic: other processes see the complete library or none
     finally:
         if library.parent == folder:
-            shutil.rmtree(workshop)
+            shutil.rmtree(scratch)
     return library
 
 
 def _compile(compiler: str, target: Path) -> None:
-    for native in NATIVE:
-        command = [compiler, *FLAGS, *([native] if native else []), str(SOURCE), "-o", str(target)]
+    for native in NATIVE_FLAGS:
+        command = [
+            compiler,
+            *COMPILER_FLAGS,
+            *([native] if native else []),
+            str(SOURCE),
+            "-o",
+            str(target),
+        ]
         try:
-            subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
+            subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=COMPILER_TIMEOUT_SECONDS,
+                check=True,
+            )
             return
         except subprocess.CalledProcessError:
             if not native:
@@ -205,9 +211,13 @@ def _compile(compiler: str, target: Path) -> None:
 
 
 def _key(compiler: str) -> str:
-    """Also of the processor, for a home folder may be shared by several machines."""
+    """Hash source, compiler and processor, because machines may share a home folder."""
     version = subprocess.run(
-        [compiler, "--version"], capture_output=True, text=True, timeout=PATIENCE, check=True
+        [compiler, "--version"],
+        capture_output=True,
+        text=True,
+        timeout=COMPILER_TIMEOUT_SECONDS,
+        check=True,
     ).stdout
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -218,7 +228,7 @@ def _key(compiler: str) -> str:
         SOURCE.read_text(),
         compiler,
         version,
-        " ".join((*FLAGS, *NATIVE)),
+        " ".join((*COMPILER_FLAGS, *NATIVE_FLAGS)),
         platform.machine(),
         platform.system(),
         processor,

@@ -1,7 +1,8 @@
-"""What is random about a view, drawn apart from pixels: small tensors on the CPU, the same for whatever device. N images of H x W pixels.
+"""Draw the random parameters of views as small tensors on the CPU, the same for every device.
 
-The distributions are torchvision's. Everything is drawn for every image whether it is then used or not, so what one image gets depends on
-neither the probabilities nor what became of others.
+The distributions are those of torchvision. All parameters are drawn for every image, whether they
+are used or not. The draws of an image therefore depend neither on the probabilities nor on the
+other images. A batch has N images of H x W pixels.
 """
 
 from dataclasses import dataclass
@@ -11,17 +12,17 @@ from torch import Generator, Tensor
 
 from smi.views.policies import View
 
-TRIES = 10  # of torchvision, until a crop fits into the image
-PATCH_SHARE = (
-    64 / 85
-)  # of the side of its cell of the jigsaw: neighbours do not touch, so no patch gives away where it was
+NUM_CROP_TRIES = 10  # attempts to draw a crop that fits into the image, as in torchvision
+# The side of a patch divided by the side of its cell in the jigsaw. Neighbouring patches do not
+# touch, so their edges do not reveal their positions.
+PATCH_SHARE = 64 / 85
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """All that a view needs beside the images."""
+    """Hold all parameters of one view of a batch."""
 
     size: int
     pad: int
@@ -29,9 +30,7 @@ class Parameters:
     box: Tensor  # float32 [N, 4]: top, left, height, width, in pixels of the image
     flip: Tensor  # bool [N]
     jitter: Tensor  # bool [N]
-    order: (
-        Tensor  # int64 [N, 4]: which of the four operations of the jitter comes first, second, ...
-    )
+    order: Tensor  # int64 [N, 4]: the operation of the jitter that comes first, second, ...
     factors: Tensor  # float32 [N, 4], by operation: brightness, contrast, saturation, hue
     gray: Tensor  # bool [N]
     blur: Tensor  # bool [N]
@@ -43,7 +42,7 @@ class Parameters:
 
 
 def draw(view: View, n: int, height: int, width: int, generator: Generator) -> list[Parameters]:
-    """One for the view; of a jigsaw, one for each patch, in an order of their own for each image."""
+    """Draw the parameters of a view, or of each patch of a jigsaw, shuffled for each image."""
     box = draw_box(view, n, height, width, generator)  # [N, 4]
     flip = happens(view.flip_p, n, generator)
     boxes = [box] if view.grid == 1 else patches(box, view.grid, generator)
@@ -52,7 +51,7 @@ def draw(view: View, n: int, height: int, width: int, generator: Generator) -> l
             size=view.size,
             pad=view.pad,
             blur_kernel=view.blur_kernel,
-            box=one.float(),
+            box=patch_box.float(),
             flip=flip,
             jitter=happens(view.jitter_p, n, generator),
             order=torch.rand(n, 4, generator=generator).argsort(1),
@@ -62,36 +61,43 @@ def draw(view: View, n: int, height: int, width: int, generator: Generator) -> l
             sigma=uniform(*view.sigma, (n,), generator).float(),
             solarize=happens(view.solarize_p, n, generator),
         )
-        for one in boxes
+        for patch_box in boxes
     ]
 
 
 def draw_box(view: View, n: int, height: int, width: int, generator: Generator) -> Tensor:
-    """torchvision's RandomResizedCrop: of ten tries the first that fits; else the whole image, cut to the nearest ratio allowed."""
+    """Draw crops like torchvision's RandomResizedCrop: the first of ten tries that fits.
+
+    If none fits, the crop is the centre of the image, cut to the nearest allowed ratio.
+    """
     height, width = height + 2 * view.pad, width + 2 * view.pad
-    area = height * width * uniform(*view.scale, (n, TRIES), generator)
+    area = height * width * uniform(*view.scale, (n, NUM_CROP_TRIES), generator)
     low, high = (torch.tensor(ratio, dtype=torch.float64).log().item() for ratio in view.ratio)
-    ratio = uniform(low, high, (n, TRIES), generator).exp()
-    w, h = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()  # [N, TRIES]
+    ratio = uniform(low, high, (n, NUM_CROP_TRIES), generator).exp()
+    w, h = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()  # [N, NUM_CROP_TRIES]
     fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
-    first = fits.int().argmax(1, keepdim=True)  # of several equal ones, the first
-    found = fits.any(1)
+    first = fits.int().argmax(1, keepdim=True)  # argmax returns the first of equal values
+    any_fits = fits.any(1)
     whole_ratio = min(max(width / height, view.ratio[0]), view.ratio[1])
-    h = torch.where(found, h.gather(1, first)[:, 0], min(height, round(width / whole_ratio)))  # [N]
-    w = torch.where(found, w.gather(1, first)[:, 0], min(width, round(height * whole_ratio)))
+    whole_height = min(height, round(width / whole_ratio))
+    whole_width = min(width, round(height * whole_ratio))
+    h = torch.where(any_fits, h.gather(1, first)[:, 0], whole_height)  # [N]
+    w = torch.where(any_fits, w.gather(1, first)[:, 0], whole_width)
     top = torch.where(
-        found,
+        any_fits,
         (uniform(0, 1, (n,), generator) * (height - h + 1)).floor(),
         ((height - h) / 2).floor(),
     )
     left = torch.where(
-        found, (uniform(0, 1, (n,), generator) * (width - w + 1)).floor(), ((width - w) / 2).floor()
+        any_fits,
+        (uniform(0, 1, (n,), generator) * (width - w + 1)).floor(),
+        ((width - w) / 2).floor(),
     )
     return torch.stack([top - view.pad, left - view.pad, h, w], 1)
 
 
 def patches(box: Tensor, grid: int, generator: Generator) -> list[Tensor]:
-    """A box in each cell of the box cut into grid x grid, somewhere within its cell; shuffled for each image on its own."""
+    """Cut a box into grid x grid cells and draw a patch within each, shuffled for each image."""
     n = len(box)
     top, left, height, width = (side[:, None] for side in box.unbind(1))  # [N, 1]
     cell = torch.rand(n, grid**2, generator=generator).argsort(1)  # [N, grid²]
@@ -103,6 +109,7 @@ def patches(box: Tensor, grid: int, generator: Generator) -> list[Tensor]:
 
 
 def draw_factors(view: View, n: int, generator: Generator) -> Tensor:
+    """Draw the factors of brightness, contrast and saturation, and the shift of the hue: [N, 4]."""
     strengths = torch.tensor(
         [view.brightness, view.contrast, view.saturation, view.hue], dtype=torch.float64
     )
@@ -112,9 +119,10 @@ def draw_factors(view: View, n: int, generator: Generator) -> Tensor:
 
 
 def happens(probability: float, n: int, generator: Generator) -> Tensor:
+    """Draw for each of n images whether an operation is applied."""
     return torch.rand(n, generator=generator) < probability
 
 
 def uniform(low: float, high: float, shape: tuple[int, ...], generator: Generator) -> Tensor:
-    """In float64: a box is rounded to whole pixels, and should be the same on every machine."""
+    """Draw in float64, so that a box rounded to whole pixels is the same on every machine."""
     return low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)

@@ -1,5 +1,7 @@
-// One view of each image of a batch: what pixels.py does, image by image, so that an image stays in the cache from crop to normalising.
-// Compiled on first use by compiled.py, which also checks what is passed in. Pixels are float between 0 and 1, planes [size * size].
+// Makes one view of each image of a batch, with the operations of pixels.py. It works image by image,
+// so that an image stays in the processor's cache from cropping to normalising. compiled.py compiles
+// this file on first use and checks the arguments. Pixels are floats between 0 and 1; a plane has
+// [size * size] of them.
 
 #include <algorithm>
 #include <atomic>
@@ -33,13 +35,15 @@ namespace {
 
 enum { BRIGHTNESS, CONTRAST, SATURATION, HUE };
 constexpr float RED = 0.2989f, GREEN = 0.587f, BLUE = 0.114f;
-constexpr int WORD = 4;    // pixels that are read at once where a resize looks at no more
-constexpr int BLOCK = 32;  // floats that are summed at once: planes and rows have as many to spare behind them
-constexpr float NEGLIGIBLE = 1e-4f;  // of a Gaussian's peak: together such taps are worth less than a tenth of a grey level
+constexpr int WORD = 4;  // pixels that are read at once, if a resize needs no more per column
+// Floats that are summed at once. Planes and rows have this many spare floats after their end.
+constexpr int BLOCK = 32;
+// Taps below this share of a Gaussian's peak are left out: together less than a tenth of a grey level.
+constexpr float NEGLIGIBLE = 1e-4f;
 
 typedef float Vector __attribute__((vector_size(32), aligned(4), may_alias));
 
-// Sum of weight[t] * line(t)[x] for the BLOCK values of x from `x` on, in registers.
+// Computes the sum over t of weight[t] * line(t)[i], for BLOCK values of i, in registers.
 template <class Line>
 inline void weigh(float* out, int taps, const float* weight, Line line) {
   Vector a = {}, b = {}, c = {}, d = {};
@@ -54,7 +58,8 @@ inline void weigh(float* out, int taps, const float* weight, Line line) {
   target[0] = a, target[1] = b, target[2] = c, target[3] = d;
 }
 
-// Which pixels of a line each of `size` outputs looks at, from start[i] on, and what each is worth: weight[i * most + t].
+// Holds the input pixels of each of `size` outputs of a line: `count[i]` pixels from start[i] on,
+// with the weights weight[i * most + t].
 struct Taps {
   int most = 0;
   std::vector<int> start, count;
@@ -73,7 +78,7 @@ struct Taps {
       float* w = &weight[(size_t)o * most];
       float sum = 0;
       for (int j = first; j < last; j++) sum += std::max(0.0f, 1 - std::fabs(j + 0.5f - center) / support);
-      const int from = std::max(first, 0), to = std::min(last, pixels);  // what is outside is black
+      const int from = std::max(first, 0), to = std::min(last, pixels);  // pixels outside are black
       if (from >= to) continue;
       start[o] = from, count[o] = to - from;
       for (int j = from; j < to; j++) w[j - from] = std::max(0.0f, 1 - std::fabs(j + 0.5f - center) / support) / sum;
@@ -87,7 +92,7 @@ struct Scratch {
   std::vector<uint8_t> bytes;
   std::vector<uint32_t> words;
 
-  // Many pixels a column: add them one by one.
+  // Resizes a line with many pixels per column: adds them one by one.
   void shrink_line(float* out, int size) const {
     for (int i = 0; i < size; i++) {
       const float* w = &columns.weight[(size_t)i * columns.most];
@@ -98,7 +103,8 @@ struct Scratch {
     }
   }
 
-  // At most four: fetched as one word each, they are weighed many columns at a time.
+  // Resizes a line with at most four pixels per column. These are read as one word, so that many
+  // columns are weighted at a time.
   void resize_line(float* out, int size) {
     for (int i = 0; i < size; i++) std::memcpy(&words[i], &bytes[columns.start[i]], WORD);
     const uint32_t* word = words.data();
@@ -143,7 +149,7 @@ struct Scratch {
     }
   }
 
-  // The three planes and one more to blur into, each with room behind it.
+  // Three planes and a fourth to blur into, each with BLOCK spare floats after its end.
   size_t area = 0;
   float* plane(int c) { return planes.data() + c * (area + BLOCK); }
 
@@ -242,7 +248,7 @@ struct Scratch {
 
 }  // namespace
 
-// 0, or 1 where memory or threads ran out.
+// Returns 0, or 1 if there was not enough memory.
 extern "C" int smi_make_views(const Batch* batch) {
   std::atomic<int64_t> next{0};
   std::atomic<int> failed{0};
@@ -259,7 +265,7 @@ extern "C" int smi_make_views(const Batch* batch) {
   std::vector<std::thread> others;
   try {
     for (int64_t i = 1; i < std::min(batch->threads, batch->n); i++) others.emplace_back(work);
-  } catch (...) {  // fewer threads will do
+  } catch (...) {  // continue with fewer threads
   }
   work();
   for (std::thread& thread : others) thread.join();

@@ -1,7 +1,9 @@
-"""What a view does to pixels, batched, on any device: float [N, 3, S, S] between 0 and 1, parameters [N]. Pure functions.
+"""Apply the parameters of views to pixels: batched PyTorch operations for any device.
 
-Each equals torchvision.transforms.v2.functional on a float image. Values are not rounded to grey levels in between, as torchvision does
-with uint8 images, so they may be a level or so apart from those (1.2 at most for contrast and saturation).
+Images are float [N, 3, S, S] between 0 and 1, parameters are [N]. Each operation equals its
+function in torchvision.transforms.v2.functional on a float image. Values are not rounded to grey
+levels between operations, as torchvision does with uint8 images, so they differ from those by about
+one level (at most 1.2 for contrast and saturation).
 """
 
 import torch
@@ -11,14 +13,15 @@ from torch import Tensor
 from smi.views.draws import CONTRAST, HUE, SATURATION, Parameters
 from smi.views.policies import Triple
 
-LUMA = (0.2989, 0.587, 0.114)  # torchvision's
-THRESHOLD = 0.5  # of solarizing: grey level 128 of 255 is the first to be inverted
+LUMA_WEIGHTS = (0.2989, 0.587, 0.114)  # as in torchvision
+SOLARIZE_THRESHOLD = 0.5  # grey level 128 of 255 is the first to be inverted
 
 
 def make_view(images: Tensor, parameters: Parameters, mean: Triple, std: Triple) -> Tensor:
-    """uint8 [N, 3, H, W] to normalised float32 [N, 3, S, S]: crop, flip, jitter, gray, blur, solarize.
+    """Turn uint8 [N, 3, H, W] into normalised float32 [N, 3, S, S].
 
-    Which images an operation touches is known on the CPU, so no device is waited for.
+    The operations are crop, flip, jitter, gray, blur and solarize. The images of an operation are
+    selected on the CPU, so that the host never waits for the device.
     """
     p, device = parameters, images.device
     x = resized_crop(
@@ -33,10 +36,8 @@ def make_view(images: Tensor, parameters: Parameters, mean: Triple, std: Triple)
     x[rows] = gray(x[rows]).expand(-1, 3, -1, -1)
     rows = p.blur.nonzero()[:, 0]
     if len(rows) > 0 and p.blur_kernel > 1:
-        sigma, rows = (
-            p.sigma[rows].to(device, non_blocking=True),
-            rows.to(device, non_blocking=True),
-        )
+        sigma = p.sigma[rows].to(device, non_blocking=True)
+        rows = rows.to(device, non_blocking=True)
         x[rows] = gaussian_blur(x[rows], sigma, p.blur_kernel)
     rows = p.solarize.nonzero()[:, 0].to(device, non_blocking=True)
     x[rows] = solarize(x[rows])
@@ -44,7 +45,11 @@ def make_view(images: Tensor, parameters: Parameters, mean: Triple, std: Triple)
 
 
 def resized_crop(images: Tensor, box: Tensor, size: int, flip: Tensor, pad: int = 0) -> Tensor:
-    """uint8 [N, 3, H, W] to float [N, 3, S, S]: bilinear, antialiased where it shrinks. Both ways are linear, so each is a matrix."""
+    """Crop and resize uint8 [N, 3, H, W] to float [N, 3, S, S].
+
+    Resizing is bilinear, and antialiased where it shrinks. It is linear along rows and along
+    columns, so each is a product with a matrix.
+    """
     top, left, height, width = box.unbind(1)
     rows = resize_matrix(top, height, images.shape[-2], size, pad)  # [N, S, H]
     columns = resize_matrix(left, width, images.shape[-1], size, pad)  # [N, S, W]
@@ -54,8 +59,9 @@ def resized_crop(images: Tensor, box: Tensor, size: int, flip: Tensor, pad: int 
 
 
 def resize_matrix(start: Tensor, length: Tensor, pixels: int, size: int, pad: int) -> Tensor:
-    """Weights [N, S, pixels] that resize a stretch of a line to S. What lies outside the stretch is not looked at, save a pixel in which
-    it begins or ends; `pad` pixels before and after the line are black.
+    """Return the weights [N, S, pixels] that resize a segment of a line to S pixels.
+
+    Only pixels that overlap the segment count. `pad` pixels before and after the line are black.
     """
     start, length = start[:, None, None], length[:, None, None]  # [N, 1, 1]
     scale = length / size
@@ -69,10 +75,10 @@ def resize_matrix(start: Tensor, length: Tensor, pixels: int, size: int, pad: in
 
 
 def jitter(x: Tensor, parameters: Parameters) -> None:
-    """In place, and each image in its own order.
+    """Jitter the colours in place, in the order of each image.
 
-    Brightness, contrast and saturation are one formula; hue is not. Sorted by when their turn of hue comes, images of one kind lie side
-    by side at every turn.
+    Brightness, contrast and saturation share one formula; hue has its own. Images are sorted by the
+    turn at which their hue changes. The images with a hue change are then contiguous at every turn.
     """
     p, device = parameters, x.device
     turn_of_hue = (p.order == HUE).int().argmax(1)  # [N]
@@ -80,11 +86,14 @@ def jitter(x: Tensor, parameters: Parameters) -> None:
     rows = rows[turn_of_hue[rows].argsort(stable=True)]
     if len(rows) == 0:
         return
-    begins = torch.bincount(turn_of_hue[rows], minlength=4).cumsum(0).tolist()
-    kind, factors, on_device = p.order[rows].to(device), p.factors[rows].to(device), rows.to(device)
+    ends = torch.bincount(turn_of_hue[rows], minlength=4).cumsum(0).tolist()
+    kind = p.order[rows].to(device)
+    factors = p.factors[rows].to(device)
+    on_device = rows.to(device)
     y = x[on_device]
     for turn in range(4):
-        begin, end = begins[turn - 1] if turn > 0 else 0, begins[turn]
+        begin = ends[turn - 1] if turn > 0 else 0
+        end = ends[turn]
         shift_hue(y[begin:end], factors[begin:end, HUE])
         for part in (slice(0, begin), slice(end, len(y))):
             which = kind[part, turn]
@@ -93,7 +102,11 @@ def jitter(x: Tensor, parameters: Parameters) -> None:
 
 
 def blend(x: Tensor, kind: Tensor, factor: Tensor) -> None:
-    """Away from black (brightness), from the image's mean grey (contrast) or from each pixel's own (saturation). In place."""
+    """Scale the distance from a reference, in place.
+
+    It is black (brightness), the mean grey of the image (contrast) or the grey of the pixel
+    (saturation).
+    """
     if len(x) == 0:
         return
     level = gray(x)  # [N, 1, S, S]
@@ -105,9 +118,10 @@ def blend(x: Tensor, kind: Tensor, factor: Tensor) -> None:
 
 
 def shift_hue(x: Tensor, shift: Tensor) -> None:
-    """Turn the colour circle by `shift` of a whole turn; value and chroma stay. In place.
+    """Rotate the hue by `shift` of a full turn, in place; value v and chroma c stay the same.
 
-    With the hue h in sixths of a turn, red, green and blue are v - c clamp(min(k, 4 - k), 0, 1) where k = (n + h) mod 6, n = 5, 3, 1.
+    With the hue h in sixths of a turn, red, green and blue are v - c clamp(min(k, 4 - k), 0, 1),
+    where k = (n + h) mod 6 and n = 5, 3, 1.
     """
     if len(x) == 0:
         return
@@ -125,33 +139,37 @@ def shift_hue(x: Tensor, shift: Tensor) -> None:
 
 
 def gray(x: Tensor) -> Tensor:
-    """[N, 1, S, S]"""
+    """Return the grey values [N, 1, S, S] of images."""
     r, g, b = x.unbind(1)
-    return (LUMA[0] * r).add_(g, alpha=LUMA[1]).add_(b, alpha=LUMA[2])[:, None]
+    return (
+        (LUMA_WEIGHTS[0] * r).add_(g, alpha=LUMA_WEIGHTS[1]).add_(b, alpha=LUMA_WEIGHTS[2])[:, None]
+    )
 
 
 def gaussian_blur(x: Tensor, sigma: Tensor, kernel: int) -> Tensor:
-    """Reflected at the edges. A matrix for the columns, and the same for the rows."""
+    """Blur images that are reflected at the edges, by one matrix for rows and columns."""
     size = x.shape[-1]
     weights = gaussian_kernel(sigma, kernel)  # [N, kernel]
-    reached = F.pad(
+    source = F.pad(
         torch.arange(size, device=x.device, dtype=x.dtype)[None],
         (kernel // 2, kernel // 2),
         mode="reflect",
     )[0].long()
-    reached = reached.unfold(0, kernel, 1)  # [S, kernel]: what each pixel looks at
+    source = source.unfold(0, kernel, 1)  # [S, kernel]: the pixels that each output reads
     matrix = x.new_zeros(len(x), size, size)
-    matrix.scatter_add_(2, reached.expand(len(x), -1, -1), weights[:, None].expand(-1, size, -1))
+    matrix.scatter_add_(2, source.expand(len(x), -1, -1), weights[:, None].expand(-1, size, -1))
     return matrix[:, None] @ x @ matrix.mT[:, None]
 
 
 def gaussian_kernel(sigma: Tensor, kernel: int) -> Tensor:
+    """Return the weights [N, kernel] of Gaussian blurs."""
     offsets = torch.arange(kernel, device=sigma.device, dtype=sigma.dtype) - kernel // 2
     return torch.softmax(-0.5 * (offsets / sigma[:, None]).square(), dim=1)
 
 
 def solarize(x: Tensor) -> Tensor:
-    return torch.where(x >= THRESHOLD, 1 - x, x)
+    """Invert bright values."""
+    return torch.where(x >= SOLARIZE_THRESHOLD, 1 - x, x)
 
 
 def _channels(values: Triple, like: Tensor) -> Tensor:

@@ -1,6 +1,8 @@
-"""The recipes' augmentations, as numbers. A policy is the views that are made of every image; policy("cifar10") finds one by name.
+"""Define the augmentations of the recipes as numbers.
 
-Every recipe also comes as <recipe>-multicrop (two large views and six small ones) and <recipe>-jigsaw (a view and its shuffled patches).
+A policy lists the views that are made of every image; policy("cifar10") finds one by name. Every
+recipe also has the variants <recipe>-multicrop (two large views and six small ones) and
+<recipe>-jigsaw (a view and its shuffled patches).
 """
 
 from dataclasses import dataclass, replace
@@ -10,17 +12,22 @@ from smi.errors import UserError
 Triple = tuple[float, float, float]
 Range = tuple[float, float]
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
 class View:
-    """How one view is drawn. What ends in _p is a probability; the colour jitter's four strengths are torchvision's."""
+    """Describe the distribution of one view.
 
-    size: int  # pixels of a side
-    scale: Range  # of the crop's area, as a share of the image's
-    ratio: Range = (3 / 4, 4 / 3)  # of the crop's width to its height
-    pad: int = 0  # black pixels around the image before it is cropped
+    A name that ends in _p is a probability. The four strengths of the colour jitter are defined as
+    in torchvision.
+    """
+
+    size: int  # side of the view, in pixels
+    scale: Range  # area of the crop, as a share of the area of the image
+    ratio: Range = (3 / 4, 4 / 3)  # width of the crop divided by its height
+    pad: int = 0  # black pixels added around the image before it is cropped
     grid: int = 1  # above 1: the crop becomes grid x grid shuffled patches of `size`, each a view
     flip_p: float = 0.5
     jitter_p: float = 0.8
@@ -30,17 +37,19 @@ class View:
     hue: float = 0.1
     gray_p: float = 0.2
     blur_p: float = 0.5
-    sigma: Range = (0.1, 2.0)  # of the blur, in pixels
+    sigma: Range = (0.1, 2.0)  # standard deviation of the blur, in pixels
     solarize_p: float = 0.0
 
     @property
     def blur_kernel(self) -> int:
-        """About a tenth of the side, and odd: 3 at 32 pixels, 17 at 160, 23 at 224."""
+        """Return the width of the blur: odd, about a tenth of the side (3 at 32, 23 at 224)."""
         return 2 * (self.size // 20) + 1
 
 
 @dataclass(frozen=True)
 class Policy:
+    """List the views that are made of every image, and the statistics to normalise them with."""
+
     name: str
     views: tuple[View, ...]
     mean: Triple = IMAGENET_MEAN
@@ -54,8 +63,10 @@ def _twice(view: View) -> tuple[View, View]:
 _CIFAR = _twice(View(32, scale=(0.2, 1.0)))
 _IMAGENETTE = _twice(View(160, scale=(0.08, 1.0), saturation=0.4, solarize_p=0.2))
 _IMAGENET = View(224, scale=(0.08, 1.0), blur_p=1.0)
-# Grey strokes that fill their 8 x 8 pixels: mirrored they would be other signs, and colour says nothing. They move and grow within a
-# frame one pixel wider, seldom so far that a 0 opens into a u, and their ink is paler or darker.
+# Digits are grey strokes that fill their 8 x 8 pixels. A mirrored digit would be another sign, and
+# there is no colour, so neither flips nor colour changes are used. Crops move and enlarge them
+# within a frame that is one pixel wider, seldom so far that a 0 opens into a u. Brightness and
+# contrast change.
 _DIGITS = View(
     8,
     scale=(0.64, 1.0),
@@ -73,7 +84,8 @@ RECIPES = {
     "cifar100": Policy("cifar100", _CIFAR, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
     "imagenette": Policy("imagenette", _IMAGENETTE),
     "imagewoof": Policy("imagewoof", _IMAGENETTE),
-    # The second view is always solarized, as the paper prints it; BYOL and Barlow Twins, which it follows, do so with 0.2.
+    # The second view is always solarized, as the paper states. BYOL and Barlow Twins, which the
+    # paper follows, use a probability of 0.2.
     "imagenet": Policy("imagenet", (_IMAGENET, replace(_IMAGENET, blur_p=0.1, solarize_p=1.0))),
     "digits": Policy("digits", _twice(_DIGITS), (0.3053,) * 3, (0.3760,) * 3),
 }
@@ -81,35 +93,36 @@ VARIANTS = ("multicrop", "jigsaw")
 
 
 def policy(name: str, *, size: int | None = None) -> Policy:
-    """A recipe's policy or a variant of it; `size` gives its large views another side, and the small ones in proportion."""
+    """Return the policy of a recipe or a variant of it, such as "cifar10-multicrop".
+
+    `size` sets the side of the large views; small views are scaled in proportion.
+    """
     recipe, dash, variant = name.partition("-")
     if recipe not in RECIPES or (dash and variant not in VARIANTS):
         suffixes = " or ".join(f"-{variant}" for variant in VARIANTS)
         raise UserError(
-            f"there is no policy {name!r}: choose one of {', '.join(RECIPES)}, alone or with {suffixes} behind it"
+            f"there is no policy {name!r}: choose one of {', '.join(RECIPES)}, "
+            f"alone or followed by {suffixes}"
         )
     if size is not None and size < 1:
-        raise UserError(f"views must have 1 pixel or more to a side, not {size}")
-    found = RECIPES[recipe]
+        raise UserError(f"the side of a view must be 1 pixel or more, not {size}")
+    chosen = RECIPES[recipe]
     if variant == "multicrop":
-        found = multicrop(found)
+        chosen = multicrop(chosen)
     elif variant == "jigsaw":
-        found = jigsaw(found)
+        chosen = jigsaw(chosen)
     if size is None:
-        return found
-    largest = max(view.size for view in found.views)
-    return replace(
-        found,
-        views=tuple(
-            replace(view, size=max(1, round(view.size * size / largest))) for view in found.views
-        ),
-    )
+        return chosen
+    largest = max(view.size for view in chosen.views)
+    views = [replace(view, size=max(1, round(view.size * size / largest))) for view in chosen.views]
+    return replace(chosen, views=tuple(views))
 
 
 def multicrop(recipe: Policy, *, num_local: int = 6) -> Policy:
-    """SwAV's and DINO's: beside the large views, small ones of the areas below theirs, 96 pixels for the others' 224.
+    """Add small views of small areas to the large views, as SwAV and DINO do.
 
-    Small views are blurred half the time and never solarized, as DINO's are.
+    A small view has 96 pixels a side where a large one has 224. As in DINO, it is blurred with a
+    probability of at most 0.5 and never solarized.
     """
     lower = max(0.14, recipe.views[0].scale[0])
     large = tuple(replace(view, scale=(lower, 1.0)) for view in recipe.views)
@@ -125,7 +138,10 @@ def multicrop(recipe: Policy, *, num_local: int = 6) -> Policy:
 
 
 def jigsaw(recipe: Policy) -> Policy:
-    """PIRL's: the first view, and 3 x 3 patches of a crop of six tenths or more, 64 pixels each for the view's 224."""
+    """Return the first view and 3 x 3 patches of a crop of 60% or more of the image, as PIRL does.
+
+    A patch has 64 pixels a side where a view has 224.
+    """
     first = recipe.views[0]
     patches = replace(
         first,

@@ -1,7 +1,11 @@
-"""A contact sheet: some images, and beside each several draws of its views, as `smi views` writes it."""
+"""Draw a contact sheet for `smi views`: images, and several draws of the views of each.
 
-import os
-import tempfile
+write_sheet("cifar10", out=Path("views.png"))
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -9,120 +13,145 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from smi.data import load
+from smi.device import Runtime
 from smi.errors import UserError
-from smi.files import disk_errors
 from smi.seeds import derive, permutation
-from smi.views.policies import RECIPES, Policy, policy
+from smi.terminal import quietly, say
+from smi.views.normalisation import unnormalise
+from smi.views.png import INK_COLOUR, PAPER_COLOUR, check_png_path, draw_tile, write_png
+from smi.views.policies import RECIPES, View, policy
 from smi.views.views import Views
 
-SMALLEST = 96  # pixels of a tile: smaller views are enlarged by a whole number
-GAP, GROUP_GAP, HEADER = 4, 20, 22  # pixels between tiles, between draws, above them
-COLUMNS = 9  # at most about so many views beside an image
-PAPER, INK = (255, 255, 255), (60, 60, 60)
+MIN_TILE_SIDE = 96  # pixels: smaller views are enlarged by a whole number
+TILE_GAP = 4  # pixels between tiles
+DRAW_GAP = 20  # pixels between draws
+HEADER_HEIGHT = 22  # pixels above the tiles
+MAX_VIEW_COLUMNS = 9  # views beside an image; exceeded only if a single draw has more
+
+
+@dataclass(frozen=True)
+class _Column:
+    """Place the tiles of all rows below each other."""
+
+    left: int
+    tiles: list[Image.Image]
+    label: str = ""
 
 
 def write_sheet(
-    target: str, *, recipe: str | None, out: Path, root: Path | None, seed: int, rows: int
-) -> None:
-    check_out(out)
+    target: str,
+    *,
+    recipe: str | None = None,
+    out: Path = Path("views.png"),
+    rows: int = 6,
+    seed: int = 0,
+    runtime: Runtime = Runtime(),
+    quiet: bool = False,
+) -> Path:
+    """Write a PNG with random images of a dataset or folder and several draws of their views.
+
+    write_sheet("photos", recipe="imagenette-multicrop", out=Path("views.png"), rows=4)
+    """
+    check_png_path(out)
     if recipe is None and target not in RECIPES:
         raise UserError(
-            f"{target} has no recipe of its own: choose one with --recipe ({', '.join(RECIPES)}; also with -multicrop or -jigsaw)"
+            f"{target} has no recipe of its own: choose one with --recipe "
+            f"({', '.join(RECIPES)}; also with -multicrop or -jigsaw)"
         )
     views = Views(policy(recipe or target))
-    # Few images are wanted: from a folder these alone are decoded, to the very pixels that a cache of all would hold.
-    store = load(target, "train", root=root, largest_cache=0)
+    with quietly(quiet):
+        images = _random_images(target, rows, seed, runtime)
+        num_draws = max(1, MAX_VIEW_COLUMNS // sum(map(_num_columns, views.policy.views)))
+        write_png(draw_sheet(images, views, num_draws, seed), out)
+        sizes = ", ".join(map(str, dict.fromkeys(view.size for view in views.policy.views)))
+        draws = f"{num_draws} draw{'s' if num_draws != 1 else ''}"
+        say(
+            f"{out}: {len(images)} images of {target}, {draws} of the views of "
+            f"{views.policy.name} ({sizes} px)"
+        )
+    return out
+
+
+def _random_images(target: str, count: int, seed: int, runtime: Runtime) -> Tensor:
+    # Without a cache: only these few files are decoded, to the pixels that a cache would hold.
+    store = load(
+        target, "train", root=runtime.root, num_workers=runtime.num_workers, max_cache_bytes=0
+    )
     try:
-        images = store[permutation(len(store), seed, 0)[:rows]]
+        return store[permutation(len(store), seed, 0)[:count]]
     finally:
         store.close()
-    num_draws = max(1, COLUMNS // sum(2 if view.grid > 1 else 1 for view in views.policy.views))
-    sheet = draw_sheet(images, views, num_draws, seed)
-    save(sheet, out)
-    sizes = ", ".join(str(size) for size in dict.fromkeys(view.size for view in views.policy.views))
-    draws = "1 draw" if num_draws == 1 else f"{num_draws} draws"
-    print(
-        f"{out}: {len(images)} images of {target}, {draws} of the views of {views.policy.name} ({sizes} px)"
-    )
 
 
-def check_out(out: Path) -> None:
-    """Before anything is computed."""
-    if out.suffix.lower() != ".png":
-        raise UserError(f"the sheet is a PNG, so --out must end in .png, not {out.name!r}")
-    if not out.parent.is_dir():
-        raise UserError(f"there is no folder {out.parent}: make it, or choose another --out")
-    if out.is_dir():
-        raise UserError(f"{out} is a folder: choose another --out")
+def _num_columns(view: View) -> int:
+    return 2 if view.grid > 1 else 1  # a mosaic of patches is about twice as wide
 
 
 def draw_sheet(images: Tensor, views: Views, num_draws: int, seed: int) -> Image.Image:
-    """A row for each of uint8 [N, 3, H, W]: the image, then its draws."""
-    chosen = views.policy
-    zoom = -(-SMALLEST // max(view.size for view in chosen.views))
-    tile = zoom * max(view.size for view in chosen.views)
-    tiles = [
-        (0, [picture(image, tile) for image in images])
-    ]  # where a column begins, and its pictures
-    labels = [(0, "image")]
-    x = tile + GROUP_GAP
+    """Draw a row for each of uint8 [N, 3, H, W]: the image, then its draws."""
+    largest = max(view.size for view in views.policy.views)
+    zoom = math.ceil(MIN_TILE_SIDE / largest)
+    side = zoom * largest
+    columns = [_Column(0, [draw_tile(image, side) for image in images], "image")]
+    left = side + DRAW_GAP
     for number in range(num_draws):
-        made = iter(views(images, torch.Generator().manual_seed(derive(seed, "sheet", number))))
-        for i, view in enumerate(chosen.views):
-            column = [_uint8(next(made), chosen) for _ in range(view.grid**2)]
-            pictures = [
-                _mosaic([patch[row] for patch in column], view.grid, zoom)
-                for row in range(len(images))
-            ]
-            tiles.append((x, pictures))
-            if len(chosen.views) <= 2:
-                labels.append((x, "patches" if view.grid > 1 else f"view {i + 1}"))
-            x += (pictures[0].width if pictures else 0) + GAP
-        if len(chosen.views) > 2:
-            labels.append((tiles[-len(chosen.views)][0], f"{len(chosen.views)} views"))
-        x += GROUP_GAP - GAP
-    height = max([tile, *(drawn.height for _, pictures in tiles for drawn in pictures)])
-    sheet = Image.new("RGB", (x - GROUP_GAP, HEADER + len(images) * (height + GAP) - GAP), PAPER)
-    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default()
-    for left, label in labels:
-        pen.text((left + 1, 5), label, fill=INK, font=font)
-    for left, pictures in tiles:
-        for row, drawn in enumerate(pictures):
-            sheet.paste(drawn, (left, HEADER + row * (height + GAP)))
+        generator = torch.Generator().manual_seed(derive(seed, "sheet", number))
+        for column in _draw_columns(images, views, generator, left, zoom):
+            columns.append(column)
+            left = column.left + _width(column) + TILE_GAP
+        left += DRAW_GAP - TILE_GAP
+    height = max([side, *(tile.height for column in columns for tile in column.tiles)])
+    return _assemble(columns, left - DRAW_GAP, height, len(images))
+
+
+def _draw_columns(
+    images: Tensor, views: Views, generator: torch.Generator, left: int, zoom: int
+) -> list[_Column]:
+    """Draw all views of all images once, as columns from `left` on."""
+    tensors = iter(views(images, generator))
+    all_views = views.policy.views
+    columns = []
+    for i, view in enumerate(all_views):
+        patches = [
+            unnormalise(next(tensors), views.policy.mean, views.policy.std)
+            for _ in range(view.grid**2)
+        ]
+        tiles = [
+            _mosaic([patch[row] for patch in patches], view.grid, zoom)
+            for row in range(len(images))
+        ]
+        if len(all_views) > 2:
+            label = f"{len(all_views)} views" if i == 0 else ""
+        else:
+            label = "patches" if view.grid > 1 else f"view {i + 1}"
+        columns.append(_Column(left, tiles, label))
+        left += _width(columns[-1]) + TILE_GAP
+    return columns
+
+
+def _width(column: _Column) -> int:
+    return column.tiles[0].width if column.tiles else 0
+
+
+def _assemble(
+    columns: Sequence[_Column], width: int, tile_height: int, num_rows: int
+) -> Image.Image:
+    """Put the labels and tiles of all columns on one sheet."""
+    height = HEADER_HEIGHT + num_rows * (tile_height + TILE_GAP) - TILE_GAP
+    sheet = Image.new("RGB", (width, height), PAPER_COLOUR)
+    pen = ImageDraw.Draw(sheet)
+    font = ImageFont.load_default()
+    for column in columns:
+        if column.label:
+            pen.text((column.left + 1, 5), column.label, fill=INK_COLOUR, font=font)
+        for row, tile in enumerate(column.tiles):
+            sheet.paste(tile, (column.left, HEADER_HEIGHT + row * (tile_height + TILE_GAP)))
     return sheet
-
-
-def save(sheet: Image.Image, out: Path) -> None:
-    """All of it or nothing: a sheet that is there stays until the new one is complete."""
-    with disk_errors(f"writing {out}"):
-        fd, partial = tempfile.mkstemp(prefix=f".{out.name}-", dir=out.parent)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                sheet.save(file, format="PNG")
-            os.chmod(partial, 0o644)
-            os.replace(partial, out)
-        except BaseException:
-            os.unlink(partial)
-            raise
-
-
-def _uint8(x: Tensor, chosen: Policy) -> Tensor:
-    mean, std = (torch.tensor(values)[:, None, None] for values in (chosen.mean, chosen.std))
-    return ((x * std + mean) * 255).round().clamp(0, 255).byte()
 
 
 def _mosaic(patches: list[Tensor], grid: int, zoom: int) -> Image.Image:
     side = patches[0].shape[-1] * zoom
-    mosaic = Image.new("RGB", (grid * (side + 1) - 1,) * 2, PAPER)
+    mosaic = Image.new("RGB", (grid * (side + 1) - 1,) * 2, PAPER_COLOUR)
     for i, patch in enumerate(patches):
-        mosaic.paste(picture(patch, side), (i % grid * (side + 1), i // grid * (side + 1)))
+        mosaic.paste(draw_tile(patch, side), (i % grid * (side + 1), i // grid * (side + 1)))
     return mosaic
-
-
-def picture(image: Tensor, side: int) -> Image.Image:
-    """Of uint8 [3, H, H]. Enlarged by a whole number pixels stay squares; else they are interpolated."""
-    found = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
-    whole = side % found.width == 0
-    return found.resize(
-        (side, side), Image.Resampling.NEAREST if whole else Image.Resampling.BICUBIC
-    )

@@ -1,4 +1,7 @@
-"""Views of a batch: what is drawn (draws.py) applied to pixels, by the kernel (compiled.py) or by PyTorch's operations (pixels.py)."""
+"""Make views of a batch: draw parameters (draws.py) and apply them to pixels.
+
+The pixels are computed by the compiled kernel (compiled.py) or by PyTorch operations (pixels.py).
+"""
 
 import torch
 from torch import Generator, Tensor
@@ -10,37 +13,37 @@ from smi.views.policies import Policy
 
 
 class Views:
-    """x1, x2 = Views(policy("cifar10"))(batch.images, batch.generator())
+    """Make all views of a policy.
 
-    Tensors on the CPU go through a kernel in C++ where a compiler is found, unless `compiled` is False; True insists on it. The two ways
-    differ by rounding, far less than a grey level. Which one it is is settled here, once, and said by `backend`.
+    x1, x2 = Views(policy("cifar10"))(batch.images, batch.generator())
+
+    Tensors on the CPU use a C++ kernel if a compiler is found. With compiled=False the kernel is
+    not used; with compiled=True a missing kernel is an error. The two backends differ by rounding,
+    by far less than a grey level. The choice is made once, here; `backend` names it.
     """
 
     def __init__(self, policy: Policy, *, compiled: bool | None = None):
         self.policy = policy
         self._kernel = None if compiled is False else find_kernel()
         if compiled and self._kernel is None:
-            raise RuntimeError(
-                "the views' kernel could not be compiled, and nothing else was allowed"
-            )
+            raise RuntimeError("compiled=True, but the kernel for views could not be compiled")
         self.backend = "torch" if self._kernel is None else "compiled"
 
     def __call__(self, images: Tensor, generator: Generator) -> list[Tensor]:
-        """uint8 [N, 3, H, W] to normalised float32 [N, 3, S, S], one for each view; of a jigsaw, one for each patch.
+        """Turn uint8 [N, 3, H, W] into normalised float32 [N, 3, S, S], one tensor per view.
 
-        The generator is one of the CPU whatever device the images are on: the same seed gives the same views on all of them.
+        A jigsaw gives one tensor per patch. The generator is on the CPU, whatever the device of the
+        images, so that a seed gives the same views on all devices.
         """
         if images.ndim != 4 or images.shape[1] != 3 or images.dtype != torch.uint8:
-            raise ValueError(
-                f"images must be uint8 [N, 3, H, W], not {str(images.dtype).removeprefix('torch.')} {list(images.shape)}"
-            )
+            dtype = str(images.dtype).removeprefix("torch.")
+            raise ValueError(f"images must be uint8 [N, 3, H, W], not {dtype} {list(images.shape)}")
         if generator.device.type != "cpu":
-            raise ValueError(
-                f"views are drawn on the CPU, so the generator must be there too, not on {generator.device}"
-            )
+            raise ValueError(f"the generator must be on the CPU, not on {generator.device}")
         return [self.apply(images, parameters) for parameters in self.draw(images, generator)]
 
     def draw(self, images: Tensor, generator: Generator) -> list[Parameters]:
+        """Draw the parameters of all views of a batch."""
         n, _, height, width = images.shape
         return [
             parameters
@@ -49,7 +52,7 @@ class Views:
         ]
 
     def apply(self, images: Tensor, parameters: Parameters) -> Tensor:
-        make = (
-            self._kernel if self._kernel is not None and images.device.type == "cpu" else make_view
-        )
+        """Make one view of a batch."""
+        kernel = self._kernel if images.device.type == "cpu" else None
+        make = make_view if kernel is None else kernel
         return make(images, parameters, self.policy.mean, self.policy.std)

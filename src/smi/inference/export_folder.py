@@ -1,0 +1,94 @@
+"""Create the folder of an export, whole or not at all."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from smi.errors import UserError
+from smi.evaluation.results import RESULTS_FOLDER
+from smi.files import disk_errors
+from smi.inference.network import FORMATS, SCRIPT
+
+PREPROCESSING = "preprocessing.json"
+TIMM_CONFIG = "config.json"
+EXPORTED_FILES = {
+    PREPROCESSING,
+    SCRIPT,
+    TIMM_CONFIG,
+    "model.onnx.data",
+    "__pycache__",
+    *(form.file for form in FORMATS.values()),
+}
+
+
+def default_folder(source: Path, to: str) -> Path:
+    """Return export/FORMAT in the folder of a run, or export-FORMAT beside a file."""
+    if source.is_dir():
+        return source / "export" / to
+    folder = source.parent
+    if (folder / PREPROCESSING).is_file():
+        # An encoder that was exported: beside its folder, which may be replaced as a whole.
+        return folder.resolve().with_name(f"export-{to}")
+    return folder / f"export-{to}"
+
+
+@contextlib.contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder that gets its name if the block succeeds.
+
+    After an error nothing is left of it, and an older export is still in place.
+    """
+    place = folder.resolve()
+    _check_replaceable(place, folder)
+    missing = [parent for parent in place.parents if not parent.exists()]
+    with disk_errors(f"creating {folder}"):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+    try:
+        partial.chmod(0o755)  # readable by others, which a temporary folder is not
+        yield partial
+        with disk_errors(f"writing {folder}"):
+            _replace(place, partial)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        for parent in missing:
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+        raise
+
+
+def _check_replaceable(place: Path, folder: Path) -> None:
+    """Raise a UserError if the folder holds anything but an export."""
+    if not place.exists():
+        return
+    if not place.is_dir():
+        raise UserError(f"{folder} is a file: choose another --out")
+    names = {path.name for path in place.iterdir()}
+    if names and PREPROCESSING not in names:
+        raise UserError(f"{folder} exists and is not an export: choose another --out")
+    if foreign := sorted(names - EXPORTED_FILES - {RESULTS_FOLDER}):
+        raise UserError(
+            f"{folder} would be replaced, but it holds {foreign[0]}, which is not part of an "
+            "export: move that file or choose another --out"
+        )
+
+
+def _replace(place: Path, partial: Path) -> None:
+    """Move the new folder into place, and keep the results of evaluations."""
+    if not place.exists():
+        partial.rename(place)
+        return
+    if (place / RESULTS_FOLDER).is_dir():
+        # Each result names its weights, so old ones do no harm.
+        shutil.copytree(place / RESULTS_FOLDER, partial / RESULTS_FOLDER)
+    old = Path(tempfile.mkdtemp(prefix=f".{place.name}-old-", dir=place.parent))
+    os.rename(place, old)  # replaces the empty folder that reserved the name
+    try:
+        partial.rename(place)
+    except BaseException:
+        os.rename(old, place)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

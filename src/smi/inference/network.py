@@ -1,0 +1,157 @@
+"""Describe how other libraries build the network of an encoder before they load its weights."""
+
+import importlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from smi.errors import UserError
+from smi.nn.encoders import SMALL_RESNET, Stem, stem_of, timm_terms
+from smi.runs.encoder import Pretrained
+
+SCRIPT = "load.py"
+MAX_CODE_WIDTH = 110  # characters of a line in load.py
+
+
+@dataclass(frozen=True)
+class Format:
+    """Describe a target format."""
+
+    file: str  # the file of weights
+    imports: tuple[str, ...]  # packages that its load.py imports, beside torch
+    install: str  # argument of pip install for those that may be missing
+
+
+FORMATS = {
+    "safetensors": Format("encoder.safetensors", ("safetensors",), "safetensors"),
+    "timm": Format("model.safetensors", ("timm",), "timm"),
+    "torchvision": Format("model.pth", ("torchvision",), "torchvision"),
+    "onnx": Format("model.onnx", ("onnx", "onnxscript", "onnxruntime"), "'smi-ssl[onnx]'"),
+}
+
+
+@dataclass(frozen=True)
+class Network:
+    """Hold what timm, torchvision or a user's own class needs to build the network."""
+
+    settings: dict[str, Any]  # arguments of `create_encoder`
+    name: str  # timm's name, or the import path of a user's own network
+    arguments: dict[str, Any]
+    stem: Stem
+    width: int  # channels after a stem that is not the standard one
+
+    @classmethod
+    def of(cls, encoder: Pretrained) -> "Network":
+        """Describe the network of an encoder."""
+        settings = dict(encoder.settings)
+        label = settings["name"]
+        if "." in label:
+            return cls(settings, label, _without(settings, "name", "stem"), "standard", 0)
+        settings.pop("checkpoint_path", None)  # initial weights, on the disk of the training
+        stem = stem_of(encoder.network, label, encoder.image_size, settings.get("stem"))
+        settings["stem"] = stem
+        name, arguments = timm_terms(label, encoder.image_size, _without(settings, "name", "stem"))
+        width = (
+            0 if stem == "standard" else int(encoder.network.get_parameter("conv1.weight").shape[0])
+        )
+        return cls(settings, name, arguments, stem, width)
+
+    @property
+    def label(self) -> str:
+        """Return the name of the encoder in smi."""
+        return str(self.settings["name"])
+
+    @property
+    def own(self) -> bool:
+        """Tell whether the network is a user's own class."""
+        return "." in self.name
+
+    @property
+    def module(self) -> str:
+        """Return the module of a user's own class."""
+        return self.name.rpartition(".")[0]
+
+    def check(self, to: str) -> None:
+        """Raise a UserError if the target library does not have this network."""
+        if to not in ("timm", "torchvision"):
+            return
+        if self.own:
+            raise UserError(
+                f"{to} has no {self.name}, a network of your own: export it --to onnx or "
+                "safetensors"
+            )
+        if to == "torchvision":
+            models = importlib.import_module("torchvision.models")
+            resnet = self.name.startswith(("resnet", "resnext", "wide_resnet")) and hasattr(
+                models, self.name
+            )
+            if self.label == SMALL_RESNET or not resnet:
+                raise UserError(
+                    f"torchvision has no {self.label} with the same parameter names, only ResNets "
+                    "such as resnet18 and resnet50: export it --to timm or onnx"
+                )
+
+    def code(self, to: str, *more: str) -> list[str]:
+        """Return lines of Python that build the network, including its stem."""
+        if self.own:
+            lines = _call(f"model = {self.name.rpartition('.')[2]}", *self._keywords())
+        elif to == "torchvision":
+            lines = [
+                *_call(f"model = torchvision.models.{self.name}"),
+                "model.fc = torch.nn.Identity()  # features, not classes",
+            ]
+        else:
+            arguments = [literal(self.name), "num_classes=0", *more, *self._keywords()]
+            lines = _call("model = timm.create_model", *arguments)
+        if self.stem != "standard":
+            stride = 1 if self.stem == "cifar" else 2
+            lines += [
+                "# The stem is for small images: a convolution of 3 x 3 with "
+                f"stride {stride}, and no pooling.",
+                f"model.conv1 = torch.nn.Conv2d(3, {self.width}, 3, stride={stride}, padding=1, "
+                "bias=False)",
+                "model.maxpool = torch.nn.Identity()",
+            ]
+        return lines
+
+    def how_to_load(self, folder: Path, to: str) -> str:
+        """Say in one line how to load the export."""
+        file = literal(str(folder / FORMATS[to].file))
+        if to == "safetensors":
+            return f"smi.load({literal(str(folder))}), or without smi load() of its load.py"
+        if to == "onnx":
+            return f"onnxruntime.InferenceSession({file}): images [batch, 3, S, S] to features"
+        if self.stem != "standard":
+            return (
+                f"{to} has no {self.stem} stem: load() of {folder / SCRIPT} makes the network with "
+                f"{to}, replaces its stem, and loads it"
+            )
+        if to == "torchvision":
+            return (
+                f"model.load_state_dict(torch.load({file}, weights_only=True)), of "
+                f"torchvision.models.{self.name}() without its fc"
+            )
+        arguments = [literal(self.name), "num_classes=0", f"checkpoint_path={file}"]
+        return f"timm.create_model({', '.join([*arguments, *self._keywords()])})"
+
+    def _keywords(self) -> list[str]:
+        return [f"{name}={literal(value)}" for name, value in self.arguments.items()]
+
+
+def literal(value: Any) -> str:
+    """Return a value as Python code."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+def _without(settings: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in names}
+
+
+def _call(function: str, *arguments: str) -> list[str]:
+    """Return a call as Python code, on several lines if it is long."""
+    line = f"{function}({', '.join(arguments)})"
+    if len(line) <= MAX_CODE_WIDTH:
+        return [line]
+    return [f"{function}(", *(f"    {argument}," for argument in arguments), ")"]

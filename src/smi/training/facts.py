@@ -1,0 +1,99 @@
+"""Collect the facts of a run: for run.json, for the health checks and for the encoder file."""
+
+import datetime
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from smi import __version__
+from smi.config.schema import Config
+from smi.data import DATASET_NAMES
+from smi.device import describe_device, versions
+from smi.distributed import world_size
+from smi.files import expand
+from smi.health import Context
+from smi.methods import LossSetup, Method, MethodDescription, Output
+from smi.runs.run import Facts
+from smi.training.job import Job
+
+
+def collect_facts(job: Job, *, started: str | None, root: str | Path | None) -> Facts:
+    """Collect what is known before the first step.
+
+    started: the start of a run that is resumed; None is now.
+    """
+    method, store, policy = job.method, job.batches.store, job.views.policy
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return Facts(
+        smi=__version__,
+        started=started or now,
+        num_images=len(store),
+        resolution=store.resolution,
+        root=str(expand(root).resolve()) if root else None,
+        world_size=world_size(),
+        batch_per_device=job.batches.batch_size,
+        steps=job.steps,
+        steps_per_epoch=job.batches.steps_per_epoch,
+        num_views=len(policy.views),
+        feature_dim=method.encoder.dim,
+        parameters=sum(p.numel() for p in method.parameters() if p.requires_grad),
+        encoder_parameters=sum(p.numel() for p in method.encoder.parameters()),
+        peak_lr=[group["peak_lr"] for group in job.optimizer.param_groups],
+        schedule=job.schedule,
+        precision=job.precision,
+        compiled=job.compiled,
+        views=job.views.backend,
+        policy=policy.name,
+        device=describe_device(job.device),
+        versions=versions(),
+    )
+
+
+def add_first_step(facts: Facts, config: Config, method: Method, out: Output) -> Facts:
+    """Add what the first step shows: the embedding dimension and the method's description."""
+    setup = LossSetup(
+        batch_size=facts.batch_per_device or 0,
+        embedding_dim=out.z1.shape[1],
+        world_size=facts.world_size or 1,
+        num_views=facts.num_views or 2,
+        settings={name: value for name, value in config.method.items() if name != "name"},
+    )
+    return replace(
+        facts,
+        embedding_dim=setup.embedding_dim,
+        status="training",
+        method=method.describe(setup),
+    )
+
+
+def health_context(config: Config, facts: Facts) -> Context:
+    """Return what the health checks need to know about a run after its first step."""
+    return Context(
+        method=config.method["name"],
+        batch_size=facts.batch_per_device or 0,
+        embedding_dim=facts.embedding_dim,
+        feature_dim=facts.feature_dim or 0,
+        epochs=config.epochs,
+        description=MethodDescription.parse(facts.method or {}),
+    )
+
+
+def encoder_header(job: Job) -> dict[str, Any]:
+    """Return the header of encoder.safetensors: enough to use the file without the run."""
+    config, policy = job.config, job.views.policy
+    about = {
+        "method": config.method["name"],
+        "seed": config.seed,
+        "step": job.steps,
+        "epoch": config.epochs,
+    }
+    if config.data.source in DATASET_NAMES:  # the path of a folder is private and useless elsewhere
+        about["data"] = config.data.source
+    return {
+        "encoder": config.encoder,
+        "image_size": config.views.size,
+        "resolution": job.batches.store.resolution,
+        "mean": policy.mean,
+        "std": policy.std,
+        "about": about,
+    }

@@ -1,0 +1,34 @@
+"""Hold the parts that the training loop puts together."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from smi.config.schema import Config
+from smi.data import Batches
+from smi.device import Precision
+from smi.methods import Method
+from smi.optim import Schedule
+from smi.views import Views
+
+
+@dataclass(frozen=True)
+class Job:
+    """Hold what is trained, on which images, and for how long."""
+
+    config: Config
+    method: Method
+    optimizer: torch.optim.Optimizer
+    views: Views
+    batches: Batches
+    device: torch.device
+    precision: Precision
+    schedule: Schedule
+    steps: int
+    save_every: int  # steps
+    probe_every: int  # steps; 0: never
+    probe: Callable[[nn.Module], dict[str, Any]] | None
+    compiled: bool = False

@@ -1,0 +1,71 @@
+"""Describe a run before its first step, and what to do after the last one."""
+
+import os
+from collections import Counter
+
+from smi.device import describe_device
+from smi.distributed import world_size
+from smi.runs.run import Run
+from smi.training.job import Job
+from smi.training.probe import Images
+
+
+def plan_lines(job: Job, images: Images, origin: str, *, start: int = 0) -> list[str]:
+    """Return the plan that is printed before training.
+
+    origin: the recipe. start: steps done before, when the run is resumed.
+    """
+    config, store, optimizer = job.config, images.pretrain, job.config.optimizer
+    millions = sum(p.numel() for p in job.method.parameters() if p.requires_grad) / 1e6
+    warmup = f"{optimizer.warmup_epochs:g} warm-up epochs"
+    lines = [
+        f"{origin}: {config.method['name']} on {config.data.source}",
+        f"  images     {len(store):,} at {store.resolution} px, {_probe(images)}",
+        f"  encoder    {config.encoder['name']}, {job.method.encoder.dim} features; "
+        f"{millions:.1f} M parameters are trained",
+        f"  views      {job.views.policy.name}, {_views(job)} ({job.views.backend})",
+        f"  batch      {config.batch_size}{_per_device(job)}; "
+        f"{job.steps:,} steps in {config.epochs} epochs",
+        f"  optimizer  {optimizer.name}, {_learning_rates(job)}, "
+        f"weight decay {optimizer.weight_decay:g}, {job.schedule} after {warmup}",
+        f"  device     {describe_device(job.device)}, {job.precision}",
+    ]
+    if start:
+        epoch = start / job.batches.steps_per_epoch
+        lines.append(f"  resumed    after step {start:,}, epoch {epoch:.1f}")
+    return lines
+
+
+def next_steps(run: Run) -> str:
+    """Return the files of a finished run and the commands to try next; empty on other ranks."""
+    if not run.finished or os.environ.get("RANK", "0") != "0":  # the processes have parted by now
+        return ""
+    return (
+        f"done: {run.folder / 'encoder.safetensors'}, metrics in {run.folder / 'metrics.jsonl'}\n"
+        f"next: smi doctor {run.folder}, smi evaluate {run.folder}"
+    )
+
+
+def _probe(images: Images) -> str:
+    if images.held_out is None:
+        return images.why_not
+    return f"kNN on {len(images.held_out):,} held-out images"
+
+
+def _views(job: Job) -> str:
+    sizes = Counter(view.size for view in job.views.policy.views for _ in range(view.grid**2))
+    return " and ".join(f"{count} of {size} px" for size, count in sizes.items())
+
+
+def _per_device(job: Job) -> str:
+    if world_size() == 1:
+        return " on one device"
+    return f" ({job.batches.batch_size} on each of {world_size()} devices)"
+
+
+def _learning_rates(job: Job) -> str:
+    optimizer = job.config.optimizer
+    rates = sorted({group["peak_lr"] for group in job.optimizer.param_groups}, reverse=True)
+    scaled = f" = {optimizer.lr:g} × {job.config.batch_size}/256" if optimizer.scale_lr else ""
+    vectors = f", {rates[-1]:g} for biases and norms" if len(rates) > 1 else ""
+    return f"peak lr {rates[0]:g}{scaled}{vectors}"

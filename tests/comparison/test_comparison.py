@@ -1,0 +1,201 @@
+"""Estimates over seeds, and the tables of a comparison, with made-up scores."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from smi.comparison.comparison import Comparison, Estimate, Row, TrainedRun, step_of
+from smi.errors import TrainingError, UserError
+from smi.evaluation.results import Result, Score
+from support.comparisons import make_result, make_row
+
+
+def student(values: list[float]) -> tuple[float, float, float]:
+    """Compute a mean and its interval as a textbook does."""
+    mean = np.mean(values)
+    error = np.std(values, ddof=1) / np.sqrt(len(values))
+    return mean, *scipy.stats.t.interval(0.95, len(values) - 1, mean, error)
+
+
+def test_intervals_and_differences_match_a_plain_computation():
+    a, b = {0: 0.91, 1: 0.88, 2: 0.93, 3: 0.9}, {3: 0.95, 1: 0.9, 0: 0.92}  # one run is missing
+    comparison = Comparison((make_row("M0", a), make_row("M1", b)), (0, 1, 2, 3), None, {})
+    (column,) = comparison.columns
+    for row, values in zip(comparison.rows, (a, b), strict=True):
+        score = comparison.score(row, column)
+        assert (score.mean, score.low, score.high) == pytest.approx(student(list(values.values())))
+    difference = comparison.difference(comparison.rows[1], column)
+    assert difference.seeds == (0, 1, 3)
+    assert (difference.mean, difference.low, difference.high) == pytest.approx(
+        student([0.01, 0.02, 0.05])
+    )
+    assert difference.half < comparison.score(comparison.rows[1], column).half  # pairing helps
+    assert "so far 7 of 8 runs" in comparison.text()
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_no_interval_of_a_difference_is_narrower_than_rounding_makes_it(seeds):
+    """With 100 test images, one image more under every seed may be an effect of rounding."""
+    draws = np.random.default_rng(0).uniform(size=(20_000, 2, seeds))
+    rounding = (100 * draws).round() / 100 - draws
+    std = (rounding[:, 0] - rounding[:, 1]).std()
+    ours, theirs = dict.fromkeys(range(seeds), 0.51), dict.fromkeys(range(seeds), 0.5)
+    narrow = Estimate.of_differences(ours, theirs, 1 / 100)
+    quantile = scipy.stats.t.ppf(0.975, seeds - 1)
+    assert narrow.mean == pytest.approx(0.01)
+    assert narrow.half == pytest.approx(quantile * std / seeds**0.5, rel=0.02)
+    assert narrow.high - narrow.mean == pytest.approx(narrow.mean - narrow.low)
+    spread = {seed: 0.5 + seed / 10 for seed in range(seeds)}
+    wide = Estimate.of_differences(spread, theirs, 1 / 100)
+    expected = Estimate.of({seed: seed / 10 for seed in range(seeds)})
+    assert (wide.low, wide.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_an_estimate_of_one_seed_has_no_interval():
+    one = Estimate.of({3: 0.5})
+    assert (one.mean, one.low, one.high, one.seeds, one.half) == (0.5, None, None, (3,), 0.0)
+    assert str(one) == "50.0%"
+    assert Estimate.of({}) is None
+    gap = Estimate.of_differences({0: 0.5, 1: 0.7}, {1: 0.6, 2: 0.9}, 0.01)
+    assert (gap.low, gap.seeds, gap.points) == (None, (1,), "+10.0")
+    assert Estimate.of_differences({0: 0.5}, {1: 0.6}) is None
+
+
+@pytest.mark.parametrize(
+    ("protocol", "step"),
+    [
+        ({}, 0.0),
+        ({"test": {"images": 50}}, 1 / 50),
+        ({"test": {"images": 50}, "draws": 4}, 1 / 200),
+    ],
+)
+def test_neighbouring_scores_differ_by_one_test_image(protocol, step):
+    assert step_of(make_result(0.5, **protocol)) == step
+
+
+def test_scores_of_different_protocols_do_not_share_a_column():
+    first, second = make_row("M0", {0: 0.9}), make_row("M1", {0: 0.8})
+    other = make_row("M1", {0: 0.8}, k=5)
+    assert len(Comparison((first, second), (0,), None, {}).columns) == 1
+    comparison = Comparison((first, other), (0,), None, {})
+    assert len(comparison.columns) == 2
+    assert comparison.difference(other, comparison.columns[1]) is None
+    assert "not comparable: runs were evaluated under different knn protocols" in comparison.text()
+    headers = comparison.csv().splitlines()[0].split(",")
+    assert len(set(headers)) == len(headers)
+
+
+def costs(step_ms: float, peak_mb: float) -> tuple[TrainedRun, ...]:
+    return tuple(
+        TrainedRun(seed, "a", "b", (make_result(0.8 + seed / 10),), "", step_ms, peak_mb, "cpu", 9)
+        for seed in (0, 1)
+    )
+
+
+@pytest.fixture
+def comparison():
+    rows = (
+        Row("SMI", 0.1, "SMI, weight=0.1", costs(12.345, 900), 1.2345),
+        Row("BYOL", None, "BYOL", (TrainedRun(0, "c", "d", (make_result(0.6),)),)),
+    )
+    return Comparison(rows, (0, 1), "weight", {"recipe": "digits"})
+
+
+def test_the_text_has_both_tables_and_the_notes(comparison):
+    assert comparison.text().splitlines()[:12] == [
+        "Mean and 95 % interval over 2 seeds",
+        "",
+        "                           kNN  ms/step   loss  peak MB",
+        "---------------  -------------  -------  -----  -------",
+        "SMI, weight=0.1  85.0% ± 63.5%     12.3  10.0%      900",
+        "BYOL                     60.0%        -      -        -",
+        "",
+        "Differences to SMI, weight=0.1 in percentage points, paired by seed",
+        "",
+        "        kNN",
+        "----  -----",
+        "BYOL  -20.0",
+    ]
+    assert comparison.text().splitlines()[13:] == comparison.notes()
+    assert comparison.notes()[-1] == "so far 3 of 4 runs"
+
+
+def test_markdown_has_headings_pipes_and_a_list_of_notes(comparison):
+    lines = comparison.markdown().splitlines()
+    assert lines[0] == "## Mean and 95 % interval over 2 seeds"
+    assert "| SMI, weight=0.1 | 85.0% ± 63.5% | 12.3 | 10.0% | 900 |" in lines
+    assert "| BYOL | -20.0 |" in lines
+    assert lines[-1] == "- so far 3 of 4 runs"
+
+
+def test_csv_has_plain_numbers_and_empty_cells(comparison):
+    first, second = csv.DictReader(io.StringIO(comparison.csv()))
+    names = ["mean", "low", "high", "seeds", "difference", "difference low", "difference high"]
+    assert list(first) == [
+        "name",
+        "method",
+        "weight",
+        *(f"kNN {name}" for name in names),
+        "step ms",
+        "loss ms",
+        "loss share",
+        "peak MB",
+        "failed",
+    ]
+    assert float(first["kNN mean"]) == pytest.approx(0.85)
+    assert (first["weight"], first["kNN seeds"], first["step ms"]) == ("0.1", "2", "12.345")
+    assert float(first["kNN difference"]) == 0
+    assert (second["weight"], second["kNN low"], second["step ms"]) == ("", "", "")
+    assert float(second["kNN difference"]) == pytest.approx(-0.2)
+
+
+def test_a_comparison_is_read_as_it_was_written(comparison, tmp_path):
+    comparison.write(tmp_path)
+    again = Comparison.read(tmp_path)
+    assert again == comparison
+    assert json.dumps(again.plain(), indent=2) + "\n" == (tmp_path / "comparison.json").read_text()
+    assert again.text() == comparison.text()
+    assert (tmp_path / "table.md").read_text() == again.markdown()
+    assert (tmp_path / "table.csv").read_text() == again.csv()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"protocols": [], "rows": [{}]}'])
+def test_a_damaged_file_is_refused(text, tmp_path):
+    (tmp_path / "comparison.json").write_text(text)
+    with pytest.raises(UserError, match="does not describe a comparison"):
+        Comparison.read(tmp_path)
+
+
+def test_failed_runs_are_noted_and_counted(comparison):
+    comparison.raise_if_failed()  # none did
+    failed = Row("PIRL", None, "PIRL", (TrainedRun(1, "", "", failed="the loss is NaN"),))
+    broken = Comparison((*comparison.rows, failed), (0, 1), None, {})
+    assert "failed: PIRL, seed 1: the loss is NaN" in broken.notes()
+    with pytest.raises(TrainingError, match="1 of 4 runs failed"):
+        broken.raise_if_failed()
+    assert list(csv.DictReader(io.StringIO(broken.csv())))[-1]["failed"] == "1"
+
+
+def test_runs_on_several_devices_have_times_that_cannot_be_compared():
+    rows = [
+        Row(name, None, name, (TrainedRun(0, "", "", device=device),))
+        for name, device in (("SMI", "this GPU"), ("BYOL", "that GPU"))
+    ]
+    assert (
+        "times and memory are not comparable: runs were made on that GPU; this GPU"
+        in Comparison(tuple(rows), (0,), None, {}).notes()
+    )
+
+
+def test_a_dataset_name_that_is_not_text(tmp_path):
+    """A name on a disk is bytes, and may hold a line break."""
+    protocol = {"name": "knn", "data": "caf\udce9\n/"}
+    result = Result(protocol, "encoder", {}, (Score("kNN", 0.5),), "nearest neighbours")
+    row = Row("SMI", None, "SMI", (TrainedRun(0, "caf\udce9", "", (result,)),))
+    Comparison((row,), (0,), None, {}).write(tmp_path)
+    assert "- knn on caf\\udce9\\n/, stamp" in (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert Comparison.read(tmp_path).rows[0].runs[0].folder == "caf\udce9"

@@ -1,0 +1,185 @@
+"""The grid of a comparison: its rows, folders, commands and checks, without any training."""
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from smi.comparison.grid import check_same, plan_grid
+from smi.config.schema import plain
+from smi.data import Batches, load
+from smi.errors import UserError
+from smi.runs.restore import build_method, build_views
+
+TESTS = Path(__file__).parents[1]
+SWEEP = "redundancy_weight=0.01,1"
+
+
+@pytest.fixture(autouse=True)
+def _our_modules(monkeypatch):
+    monkeypatch.syspath_prepend(TESTS)
+
+
+@pytest.fixture
+def grid(tmp_path):
+    """`grid(methods, …)`: plan runs on the digits in a temporary folder."""
+
+    def make(methods, *, seeds=1, sweep=None, overrides=None, arguments=()):
+        return plan_grid(
+            "digits",
+            {"encoder": "support.homemade.Net", "batch_size": 32, **(overrides or {})},
+            methods=methods,
+            seeds=range(seeds),
+            sweep=sweep,
+            folder=tmp_path,
+            arguments=arguments,
+        )
+
+    return make
+
+
+def start(run, *, status="running", num_images=512, **changes):
+    """Write the folder of a run as `smi pretrain` leaves it."""
+    run.folder.mkdir(parents=True)
+    (run.folder / "config.yaml").write_text(yaml.safe_dump(plain(run.config) | changes))
+    (run.folder / "run.json").write_text(json.dumps({"status": status, "num_images": num_images}))
+
+
+def test_runs_are_listed_seed_by_seed(grid):
+    runs = grid(["SMI", "SimCLR"], seeds=2, sweep=SWEEP)
+    assert runs.swept == "redundancy_weight"
+    assert runs.seeds == (0, 1)
+    assert [run.name for run in runs.runs] == [
+        f"{row}, seed {seed}"
+        for seed in (0, 1)
+        for row in ("SMI, redundancy_weight=0.01", "SMI, redundancy_weight=1.0", "SimCLR")
+    ]
+    assert [run.value for run in runs.runs[:3]] == [0.01, 1.0, None]
+    assert [run.config.seed for run in runs.runs] == [0, 0, 0, 1, 1, 1]
+
+
+def test_methods_are_paired(grid):
+    """One seed means one encoder, one order of images and one draw of views for all methods."""
+    methods = ["SMI", "BarlowTwins", "SimCLR", "BYOL", "SwAV"]  # SwAV has small views behind two
+    runs = grid(methods, seeds=2, sweep=SWEEP).runs
+    assert len(runs) == 14
+    store = load("digits", "pretrain")
+    inputs: dict[int, list[list[torch.Tensor]]] = {0: [], 1: []}
+    for run in runs:
+        method = build_method(run.config, len(store))
+        batch = Batches(store, 32, seed=run.config.seed).batch(3)
+        views = build_views(run.config, method)(batch.images, batch.generator())
+        inputs[run.seed].append([batch.index, *views[:2], *method.encoder.state_dict().values()])
+    for first, *others in inputs.values():
+        for other in others:
+            assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+    different = [not torch.equal(a, b) for a, b in zip(inputs[0][0], inputs[1][0], strict=True)]
+    assert all(different[:4])  # index, two views, weights of the convolution
+
+
+def test_a_folder_is_named_after_its_row(grid, tmp_path):
+    runs = grid(["SMI", "support.homemade.Agreement"], sweep="SMI.widths=[16,8],[8]").runs
+    assert [str(run.folder.relative_to(tmp_path)) for run in runs] == [
+        "runs/SMI,widths=[16,8]/seed-0",
+        "runs/SMI,widths=[8]/seed-0",
+        "runs/support.homemade.Agreement/seed-0",
+    ]
+
+
+def test_the_default_value_shares_its_folder_with_the_run_without_a_sweep(grid):
+    (alone,) = grid(["SMI"]).runs
+    default = alone.config.method["redundancy_weight"]
+    swept = grid(["SMI"], sweep=f"redundancy_weight={default},{2 * default}").runs
+    assert [run.folder == alone.folder for run in swept] == [True, False]
+    assert swept[0].config == alone.config
+
+
+@pytest.mark.parametrize(
+    "sweep", ["method.redundancy_weight=0.1,0.10,1e-1", "redundancy_weight = 0.1, 0.1"]
+)
+def test_one_value_in_several_spellings_is_one_row(grid, sweep):
+    (run,) = grid(["SMI"], sweep=sweep).runs
+    assert run.row == "SMI, redundancy_weight=0.1"
+
+
+def test_a_setting_can_be_swept_for_one_method_only(grid):
+    rows = [run.row for run in grid(["SMI", "BarlowTwins"], sweep=f"SMI.{SWEEP}").runs]
+    assert rows == ["SMI, redundancy_weight=0.01", "SMI, redundancy_weight=1.0", "BarlowTwins"]
+
+
+def test_the_command_says_everything_that_makes_the_run(grid):
+    run = grid(
+        ["SMI"],
+        sweep="widths=[16,8]",
+        overrides={"optimizer.lr": 0.5, "data": "a folder"},
+        arguments=["--device=cpu"],
+    ).runs[0]
+    assert shlex.split(run.command) == [
+        "smi",
+        "pretrain",
+        "digits",
+        "--method=SMI",
+        "--seed=0",
+        f"--out={run.folder}",
+        "--device=cpu",
+        "encoder=support.homemade.Net",
+        "batch_size=32",
+        "--optimizer.lr=0.5",
+        "data=a folder",
+        "--method.widths=[16,8]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("methods", "sweep", "sentence"),
+    [
+        (["SMI"], "redundancy_weight", "a sweep is a setting and its values"),
+        (["SMI"], "redundancy_weight=1,,2", "a sweep is a setting and its values"),
+        (["SMI"], "=1", "a sweep is a setting and its values"),
+        (["SMI"], "redundancy_weight=1,much", "must be a number"),
+        (["SMI", "BYOL"], "redundancy_wieght=1", "is not a setting of SMI or BYOL: did you mean"),
+        (["SMI", "BYOL"], "BYOL.redundancy_weight=1", "redundancy_weight is not a setting of BYOL"),
+        (["SMI"], "num_images=1", "num_images is not a setting of SMI"),
+        (["support.homemade.Limited"], "limit=1,null", "limit=null cannot be swept"),
+    ],
+)
+def test_a_wrong_sweep_is_refused(grid, methods, sweep, sentence):
+    with pytest.raises(UserError, match=sentence):
+        grid(methods, sweep=sweep)
+
+
+@pytest.mark.parametrize(
+    ("status", "done", "failed"),
+    [
+        ("running", False, ""),
+        ("finished", True, ""),
+        ("stopped: the loss is NaN", True, "the loss is NaN"),
+    ],
+)
+def test_the_state_of_a_run_is_read_from_its_folder(grid, status, done, failed):
+    (run,) = grid(["SMI"]).runs
+    assert (run.status, run.done, run.failed) == ("", False, "")
+    start(run, status=status)
+    assert (run.status, run.done, run.failed) == (status, done, failed)
+
+
+def test_a_folder_with_another_run_is_refused(grid):
+    (run,) = grid(["SMI"]).runs
+    check_same(run, 512)  # nothing is there
+    start(run)
+    check_same(run, 512)
+    with pytest.raises(UserError, match=r"SMI, seed 0: .*\(num_images: 512 there, 500 now\)"):
+        check_same(run, 500)
+    longer = replace(run, config=replace(run.config, epochs=run.config.epochs + 1))
+    with pytest.raises(UserError, match=r"different configuration \(epochs is .*another --out"):
+        check_same(longer, 512)
+
+
+def test_settings_of_other_methods_do_not_make_a_run_different(grid):
+    (run,) = grid(["SMI"]).runs
+    start(run, methods={"BYOL": {"widths": [8, 8]}})
+    check_same(run, 512)

@@ -1,0 +1,29 @@
+"""Test t-SNE: every image with its class, and datasets without labels."""
+
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from smi.errors import UserError
+from smi.figures.tsne import embed
+from support.figures import caption, draw
+
+
+def test_tsne_shows_every_image_with_its_class(trained):
+    figure = draw("tsne", trained[:1], images=40)
+    assert sum(len(t.x) for t in figure.data) == 40
+    assert len({(t.marker.color, t.marker.symbol) for t in figure.data}) == len(figure.data)
+    assert all(re.fullmatch(r"val/\d+<br>\d", text) for t in figure.data for text in t.text)
+    with pytest.raises(UserError, match="five images or more"):
+        embed(np.zeros((3, 4), dtype=np.float32))
+
+
+def test_a_dataset_without_labels_is_refused_by_tsne_alone(trained, tmp_path):
+    for i in range(80):
+        Image.fromarray(np.full((12, 12, 3), i, dtype=np.uint8)).save(tmp_path / f"{i}.png")
+    with pytest.raises(UserError, match="have no labels to colour t-SNE by"):
+        draw("tsne", trained[:1], data=str(tmp_path))
+    figure = draw("eigenspectrum", trained[:1], data=str(tmp_path), images=40)
+    assert "all of which may be trained on" in caption(figure)

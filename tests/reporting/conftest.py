@@ -1,0 +1,62 @@
+"""Runs and a comparison to report on, trained once for all tests of this folder."""
+
+import shutil
+
+import pytest
+import yaml
+
+import smi
+from smi.comparison.comparison import Comparison, Row, TrainedRun
+from smi.evaluation.evaluate import evaluate
+from smi.reporting.report import report
+
+SETTINGS = {
+    "encoder": "resnet-small",
+    "epochs": 1,
+    "batch_size": 64,
+    "method.widths": [32, 32],
+    "encoder.channels": [8, 8, 16, 16],
+    "views.size": 16,
+    "data.images": 256,
+    "log.every": 2,
+}
+
+
+@pytest.fixture(scope="session")
+def compared(tmp_path_factory):
+    """The folder of a comparison: two methods, one epoch on digits; seed 1 is a copy of seed 0."""
+    folder = tmp_path_factory.mktemp("compared")
+    rows = []
+    for method in ("SMI", "BarlowTwins"):
+        first, second = (folder / "runs" / method / f"seed-{seed}" for seed in (0, 1))
+        smi.pretrain(
+            "digits",
+            out=first,
+            method=method,
+            overrides=SETTINGS,
+        )
+        results = evaluate([first], protocols=["knn", "linear-cached"]).rows[0].results
+        shutil.copytree(first, second)
+        config = yaml.safe_load((second / "config.yaml").read_text())
+        (second / "config.yaml").write_text(yaml.safe_dump(config | {"seed": 1}))
+        runs = [
+            TrainedRun.read(
+                run, seed=seed, command=f"smi pretrain digits --seed={seed}", results=results
+            )
+            for seed, run in enumerate((first, second))
+        ]
+        rows.append(Row(method, None, method, tuple(runs), 1.5))
+    Comparison(tuple(rows), (0, 1), None, {"recipe": "digits", "device": "a test machine"}).write(
+        folder
+    )
+    report([folder], folder / "report.html")  # portraits are saved from here on
+    return folder
+
+
+@pytest.fixture
+def runs(compared, tmp_path):
+    """Copies of the two runs of seed 0, which may be changed."""
+    return [
+        shutil.copytree(compared / "runs" / method / "seed-0", tmp_path / method)
+        for method in ("SMI", "BarlowTwins")
+    ]

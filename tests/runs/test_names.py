@@ -1,0 +1,32 @@
+"""Name methods, runs and rows."""
+
+import json
+
+import pytest
+
+from smi.runs.names import display_row_name, method_name
+from support.made_up import write_run
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        ("SMI", "SMI"),
+        ("BarlowTwins", "Barlow Twins"),
+        ("MoCoV2", "MoCo v2"),
+        ("their.module.Method", "Method"),
+    ],
+)
+def test_methods_have_display_names(method, name, tmp_path):
+    assert method_name(write_run(tmp_path / "a", method)) == name
+    assert display_row_name(f"{method}, redundancy_weight=0.1") == f"{name}, λ = 0.1"
+    assert display_row_name(method) == name
+
+
+def test_the_name_that_a_run_recorded_comes_first(tmp_path):
+    run = write_run(tmp_path / "a", "their.module.Method")
+    facts = json.loads((run.folder / "run.json").read_text())
+    (run.folder / "run.json").write_text(
+        json.dumps(facts | {"method": {"display_name": "Their Method"}})
+    )
+    assert method_name(run) == "Their Method"

@@ -1,0 +1,145 @@
+"""Paths, locks, and files that are written whole or not at all."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from smi.errors import UserError
+from smi.files import (
+    cache_home,
+    data_home,
+    disk_errors,
+    expand,
+    finite,
+    free_bytes,
+    lock,
+    lock_or_fail,
+    write_json,
+    write_text,
+    write_whole,
+)
+
+
+def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("SMI_CACHE", str(tmp_path / "own"))
+    assert cache_home() == tmp_path / "own"
+    assert data_home() == tmp_path / "own" / "data"
+    monkeypatch.delenv("SMI_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_home() == tmp_path / "smi"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_home() == Path.home() / ".cache" / "smi"
+
+
+def test_an_unknown_home_folder_is_a_sentence():
+    assert expand("~/x") == Path.home() / "x"
+    with pytest.raises(UserError, match="begins with a home folder that cannot be found"):
+        expand("~nobody-has-this-name/x")
+
+
+def test_free_bytes_of_a_folder_that_does_not_exist(tmp_path):
+    assert free_bytes(tmp_path / "a" / "b") > 0
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "x.txt"
+    write_text(path, "old")
+
+    def fail(partial):
+        partial.write_text("half")
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_whole(path, fail)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_process_that_is_killed_while_it_writes_leaves_the_old_file(tmp_path):
+    path = tmp_path / "x.txt"
+    write_text(path, "old")
+    code = (
+        "import os, sys; from pathlib import Path; from smi.files import write_whole\n"
+        "def write(partial):\n    partial.write_text('half'); os.kill(os.getpid(), 9)\n"
+        "write_whole(Path(sys.argv[1]), write)"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    assert killed.returncode == -9
+    assert path.read_text() == "old"
+
+
+def test_json_has_null_for_nan_and_infinity(tmp_path):
+    write_json(tmp_path / "x.json", {"a": [math.nan, 1.5, (math.inf, -math.inf)], "b": {"c": 0}})
+    text = (tmp_path / "x.json").read_text()
+    assert json.loads(text) == {"a": [None, 1.5, [None, None]], "b": {"c": 0}}
+    assert text.endswith("}\n")
+    assert finite("nan") == "nan"
+    assert finite(10**400) == 10**400
+
+
+def test_file_names_that_are_not_text_can_be_written(tmp_path):
+    write_text(tmp_path / "x.txt", "a\udcff.png")
+    assert (tmp_path / "x.txt").read_bytes() == rb"a\udcff.png"
+
+
+HOLD = (
+    "import sys; from pathlib import Path; from smi.files import lock\n"
+    "with lock(Path(sys.argv[1]), 'waiting'):\n    print('locked', flush=True); sys.stdin.read()"
+)
+
+
+def test_a_lock_is_held_by_one_process_and_freed_when_it_dies(tmp_path, capsys):
+    path = tmp_path / "below" / ".lock"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout.readline() == b"locked\n"
+    with pytest.raises(UserError, match="it is taken"), lock_or_fail(path, "it is taken"):
+        pass
+    holder.kill()
+    holder.communicate()
+    with lock_or_fail(path, "it is taken"), pytest.raises(UserError), lock_or_fail(path, "again"):
+        pass
+    with lock(path, "waiting"):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_a_lock_that_is_taken_is_announced_and_waited_for(tmp_path):
+    path = tmp_path / ".lock"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    holder.stdout.readline()
+    waiter = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert waiter.stderr.readline() == b"waiting\n"
+    holder.communicate()
+    assert waiter.stdout.readline() == b"locked\n"
+    waiter.communicate()
+
+
+def test_errors_of_the_disk_are_sentences(tmp_path):
+    with (
+        pytest.raises(
+            UserError, match=r"writing x failed: No such file or directory \(.*/none/x\)"
+        ),
+        disk_errors("writing x"),
+    ):
+        (tmp_path / "none" / "x").write_text("")
+    with pytest.raises(UserError, match=r"writing x failed: odd$"), disk_errors("writing x"):
+        raise OSError("odd")
+
+
+def test_files_need_neither_torch_nor_rich():
+    code = "import sys, smi.files, smi.cli; sys.exit(bool({'torch', 'rich'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False, env=os.environ).returncode == 0

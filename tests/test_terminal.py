@@ -1,0 +1,84 @@
+"""Sentences, names and progress bars, and how a caller silences them."""
+
+import pytest
+
+from smi.terminal import Progress, announce, duration, is_quiet, printable, quietly, say, suggest
+
+
+def test_say_prints_on_stdout_and_announce_on_stderr(capsys):
+    say("result")
+    announce("warning: [bold]not markup[/bold]")
+    out, err = capsys.readouterr()
+    assert out == "result\n"
+    assert err == "warning: [bold]not markup[/bold]\n"
+
+
+def test_quietly_silences_both_and_ends_with_the_block(capsys):
+    with quietly():
+        assert is_quiet()
+        say("a")
+        announce("b")
+        with quietly(False):  # a quiet caller stays quiet, whatever it calls
+            assert is_quiet()
+            say("c")
+    assert not is_quiet()
+    with quietly(False):
+        say("d")
+    assert capsys.readouterr() == ("d\n", "")
+
+
+def test_quietly_ends_after_an_error():
+    with pytest.raises(KeyError), quietly():
+        raise KeyError
+    assert not is_quiet()
+
+
+def test_long_sentences_are_not_wrapped(capsys):
+    announce("word " * 100)
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("cat.jpg", "cat.jpg"),
+        ("Käfer é.png", "Käfer é.png"),
+        ("a\nb\x1b[31m", r"a\nb\x1b[31m"),
+        ("\udcff", r"\udcff"),
+    ],
+)
+def test_names_that_cannot_be_printed_are_escaped(text, expected):
+    assert printable(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(0, "0 s"), (89.4, "89 s"), (90, "2 min"), (5400, "1.5 h")]
+)
+def test_durations(seconds, expected):
+    assert duration(seconds) == expected
+
+
+def test_suggest_names_the_closest_or_lists_all():
+    assert suggest("epoch", ["epochs", "seed"]) == "did you mean epochs?"
+    assert suggest("barlowtwin", ["SMI", "BarlowTwins"]) == "did you mean BarlowTwins?"
+    assert suggest("lr", ["learning"], prefix="optimizer.") == "choose one of learning"
+    assert suggest("lrr", ["lr"], prefix="optimizer.") == "did you mean optimizer.lr?"
+    assert suggest("x", []) == "there are none"
+
+
+def test_a_progress_bar_prints_nothing_where_there_is_no_terminal(capsys):
+    with Progress("decoding", 4, "images") as progress:
+        progress.advance(4)
+    with Progress("loading", 4, "bytes", done=2) as progress:
+        progress.advance(2)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_progress_bar_counts_on_a_terminal_unless_silenced(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes stderr for a terminal
+    with Progress("decoding", 4, "images") as progress:
+        progress.advance(3)
+    assert "3/4" in capsys.readouterr().err
+    with quietly(), Progress("decoding", 4, "images") as progress:
+        progress.advance(3)
+    assert capsys.readouterr().err == ""

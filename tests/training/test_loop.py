@@ -1,0 +1,292 @@
+"""Stop, save and resume: the loop through real runs, and its parts alone."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+import torch
+
+import smi
+from smi.errors import TrainingError, UserError
+from smi.training import loop, signals
+from smi.training.signals import Interrupted, Stop, follow_rank_0, stop_signals
+from support.digits import SMI, TESTS, WIDTHS, command, digits, environment, same_run, tiny
+
+# --------------------------------------------------------------------------------------- stopping
+
+
+def test_a_signal_is_noted_and_the_handlers_come_back():
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with stop_signals() as stop:
+        assert not stop.asked
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.asked
+        assert stop.signal == signal.SIGTERM
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_a_second_interrupt_ends_at_once():
+    with stop_signals() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.asked
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_only_rank_0_acts_on_a_signal(monkeypatch):
+    monkeypatch.setattr(signals, "rank", lambda: 1)
+    with stop_signals() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.signal == signal.SIGTERM
+        assert not stop.asked
+
+
+class Done:
+    done = 7
+
+
+@pytest.mark.parametrize(
+    ("rank", "number", "error"),
+    [(0, signal.SIGTERM, RuntimeError), (1, 0, RuntimeError), (1, signal.SIGTERM, Interrupted)],
+)
+def test_other_ranks_end_without_an_error_when_rank_0_left(rank, number, error, monkeypatch):
+    monkeypatch.setattr(signals, "rank", lambda: rank)
+    stop = Stop()
+    stop.signal = number
+    with pytest.raises(error) as caught, follow_rank_0(stop, Done()):
+        raise RuntimeError("connection closed by peer")
+    if error is Interrupted:
+        assert caught.value.step == 7
+        assert caught.value.exit_code == 128 + signal.SIGTERM
+
+
+@contextlib.contextmanager
+def signal_in_step(number: int):
+    """Send SIGTERM in the middle of a step."""
+    original = loop.gradient_norm
+    steps = []
+
+    def norm(parameters):
+        steps.append(1)
+        if len(steps) == number:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(parameters)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "gradient_norm", norm)
+        yield
+
+
+def test_a_signal_leaves_a_checkpoint_of_its_step(tmp_path, capsys):
+    overrides = {"log.every": 5, "log.save_every": 1000}
+    with pytest.raises(Interrupted) as stopped, signal_in_step(13):
+        tiny(tmp_path / "a", **overrides)
+    assert stopped.value.step == 13
+    assert stopped.value.exit_code == 128 + signal.SIGTERM
+    run = smi.Run(tmp_path / "a")
+    state = run.state()
+    assert state["step"] == 13
+    assert len(state["journal"]["pending"]["loss"]) == 3  # after the line of step 10
+    assert run.facts.status == "training"
+    said = capsys.readouterr().out
+    assert "stopped after step 13 of 25; rerun the same command to resume from there" in said
+    assert tiny(tmp_path / "a", **overrides).finished
+    assert "resumed    after step 13, epoch 0.5" in capsys.readouterr().out
+    tiny(tmp_path / "whole", **overrides)
+    same_run(tmp_path / "whole", tmp_path / "a")
+
+
+def test_the_command_stops_with_the_exit_code_of_its_signal(tmp_path):
+    settings = [*WIDTHS, "--epochs", "40", "--log.save_every", "1000", "--log.every", "7"]
+    process = subprocess.Popen(
+        [*SMI, *digits(tmp_path / "a", *settings)],
+        env=environment(),
+        cwd=TESTS,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    wait_for_lines(process, tmp_path / "a", 3)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    run = smi.Run(tmp_path / "a")
+    state = run.state()
+    assert f"stopped after step {state['step']:,} of 1,000" in output
+    logged = sum(len(line["per_step"]["loss"]) for line in run.metrics())
+    # No step is lost between two lines.
+    assert state["step"] == logged + len(state["journal"]["pending"].get("loss", ()))
+
+
+def wait_for_lines(process, folder, count: int) -> None:
+    """Wait until metrics.jsonl has some lines, or the process has ended."""
+    metrics = folder / "metrics.jsonl"
+    while process.poll() is None and not (
+        metrics.is_file() and metrics.read_bytes().count(b"\n") >= count
+    ):
+        time.sleep(0.01)
+
+
+# --------------------------------------------------------------------------------------- resuming
+
+
+def test_a_killed_and_resumed_run_ends_with_the_same_weights(tmp_path):
+    """Use kill -9 at any moment; with dropout, a teacher and a queue, whose state counts too."""
+    settings = ["--method", "MoCoV2", "--method.queue_size", "128", "--method.widths", "[16, 8]"]
+    settings += ["--epochs", "6", "--encoder.drop", "0.1"]
+    settings += ["--log.save_every", "0.1", "--log.every", "7"]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert command(*digits(whole, *settings)).returncode == 0
+    cuts = (3, 9)
+    kills = 0
+    for lines in cuts:
+        process = subprocess.Popen(
+            [*SMI, *digits(cut, *settings)],
+            env=environment(),
+            cwd=TESTS,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        wait_for_lines(process, cut, lines)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait()
+    assert kills >= len(cuts) - 1
+    result = command(*digits(cut, *settings))
+    assert result.returncode == 0, result.stderr
+    assert "resumed    after step" in result.stdout
+    same_run(whole, cut)
+    weights = [(folder / "encoder.safetensors").read_bytes() for folder in (whole, cut)]
+    assert weights[0] == weights[1]
+
+
+def test_metrics_may_be_shorter_than_the_checkpoint_says(tmp_path):
+    """A machine that loses power may keep the one and not the other."""
+    with pytest.raises(Interrupted), signal_in_step(13):
+        tiny(tmp_path / "a", **{"log.every": 5})
+    metrics = tmp_path / "a" / "metrics.jsonl"
+    whole = metrics.read_bytes()
+    metrics.write_bytes(whole[: len(whole) // 2])
+    run = tiny(tmp_path / "a", **{"log.every": 5})
+    assert run.finished
+    assert b"\0" not in metrics.read_bytes()
+
+
+# ------------------------------------------------------------------------------------- first step
+
+
+def test_run_json_is_written_after_the_first_step(tmp_path):
+    with pytest.raises(Interrupted), signal_in_step(1):
+        tiny(tmp_path / "a")
+    facts = smi.Run(tmp_path / "a").facts
+    assert facts.status == "training"
+    assert facts.embedding_dim == 8
+    assert facts.num_images == 1614
+
+
+def test_a_first_step_that_fails_writes_no_run_json(tmp_path, monkeypatch):
+    def fail(parameters):
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(loop, "gradient_norm", fail)
+    with pytest.raises(UserError, match=r"SMI with these settings .* shapes do not match"):
+        tiny(tmp_path / "a")
+    assert not (tmp_path / "a" / "run.json").exists()
+
+
+def test_a_later_error_is_not_blamed_on_the_settings(tmp_path, monkeypatch):
+    original = loop.gradient_norm
+    calls = []
+
+    def fail(parameters):
+        calls.append(1)
+        if len(calls) == 3:
+            raise RuntimeError("a bug")
+        return original(parameters)
+
+    monkeypatch.setattr(loop, "gradient_norm", fail)
+    with pytest.raises(RuntimeError, match=r"^a bug$"):
+        tiny(tmp_path / "a")
+
+
+# ------------------------------------------------------------------------------------ NaN, saving
+
+
+@pytest.mark.parametrize("failing", ["fails_at", "gradient_fails_at"])
+@pytest.mark.parametrize("log_every", [7, 1000])
+@pytest.mark.parametrize("probe_every", [0, 0.2])
+def test_weights_that_are_not_finite_are_never_saved(
+    failing, log_every, probe_every, tmp_path, smi_here
+):
+    """A line of metrics, a probe or a checkpoint may be the first to meet them."""
+    overrides = {
+        f"method.{failing}": 0.5,
+        "encoder": "support.homemade.Net",
+        "epochs": 2,
+        "batch_size": 64,
+        "log.every": log_every,
+        "log.save_every": 0.04,
+        "log.probe_every": probe_every,
+    }
+    with pytest.raises(TrainingError) as stopped:
+        smi.pretrain(
+            "digits",
+            out=tmp_path / "a",
+            method="support.homemade.Agreement",
+            overrides=overrides,
+            quiet=True,
+        )
+    run = smi.Run(tmp_path / "a")
+    if run.checkpoint.is_file():
+        state = run.state()
+        assert state["step"] <= 25
+        assert all(value.isfinite().all() for value in state["method"].values())
+    assert run.facts.status == f"stopped: {stopped.value}"
+    sentence = str(stopped.value).split(" (")[0]
+    assert sentence in smi_here("doctor", run.folder).stdout
+
+
+class FakeJournal:
+    @contextlib.contextmanager
+    def paused(self):
+        yield
+
+    def state(self):
+        return {"pending": {}, "position": 0}
+
+
+@pytest.fixture
+def saver(tmp_path, monkeypatch):
+    """Return a saver whose checkpoints take one second, its clock, and the saved steps."""
+    clock = [0.0]
+    saved = []
+
+    def save(path, state):
+        clock[0] += 1.0
+        saved.append(state["step"])
+
+    module = torch.nn.Linear(1, 1)
+    job = type("Job", (), {"method": module, "optimizer": torch.optim.SGD(module.parameters())})
+    monkeypatch.setattr(loop, "save", save)
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: clock[0])
+    return loop.Saver(job, FakeJournal(), tmp_path / "last.pt"), clock, saved
+
+
+def test_checkpoints_take_a_small_share_of_the_time(saver):
+    save, clock, saved = saver
+    for step in range(1, 101):
+        clock[0] += 1.0
+        save(step, must=False)
+    assert saved == [1, 21, 41, 61, 81]
+    save(101, must=True)
+    assert saved[-1] == 101
+
+
+def test_only_rank_0_saves(saver, monkeypatch):
+    save, _, saved = saver
+    monkeypatch.setattr(loop, "rank", lambda: 1)
+    save(1, must=True)
+    assert saved == []
