@@ -27,7 +27,7 @@ test: $(STAMP)  ## Check style, types and layers, run the tests, and print their
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --cov --cov-report=term
 
-format: $(STAMP)  ## Format the code and mend what the linter can
+format: $(STAMP)  ## Format the code and fix what the linter can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from smi import losses
-from smi.distributed import all_mean, join, own, shuffle, unshuffle, world_size
+from smi.distributed import all_mean, join, own_rows, shuffle, unshuffle, world_size
 from smi.nn import Center, MemoryBank, Queue
 
 N, INPUT = 5, 6
@@ -123,7 +123,7 @@ def work(rank: int, folder: Path) -> None:
         "all_mean": all_mean(z),
         "join": join(z),
     }
-    results["own"] = torch.equal(own(join(z)), z)
+    results["own"] = torch.equal(own_rows(join(z)), z)
     results["shuffle"] = shuffle(z)
     results["unshuffle"] = torch.equal(unshuffle(shuffle(z)), z)
     torch.save(results, folder / f"{rank}.pt")
@@ -223,7 +223,7 @@ def test_one_process_is_the_identity():
     z = torch.randn(3, 4, requires_grad=True)
     assert world_size() == 1
     assert join(z) is z
-    assert own(z) is z
+    assert own_rows(z) is z
     assert shuffle(z) is z
     assert unshuffle(z) is z
     mean = all_mean(z)

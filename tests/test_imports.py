@@ -33,7 +33,7 @@ def test_a_wrong_path_is_a_sentence(path, sentence):
 
 def test_a_refusal_is_one_line():
     error = refused(TypeError("wrong\n  argument" + "x" * 400), "Net")
-    assert str(error).startswith("Net does not work like this: wrong argumentxxx")
+    assert str(error).startswith("Net failed: wrong argumentxxx")
     assert "\n" not in str(error)
     assert len(str(error)) < 340
     assert "KeyError" in str(refused(KeyError(), "Net"))

@@ -21,7 +21,7 @@ from smi import __version__
 from smi.errors import TrainingError, UserError
 from smi.terminal import say, suggest
 
-Option = tuple[str, dict[str, Any]]  # a flag or a name, and what argparse is told of it
+Option = tuple[str, dict[str, Any]]  # a flag or a name, and its arguments for argparse
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Command:
     needs: for an option that only `calls` needs, the sentence to print if it is missing.
     overrides: the options that are settings of the configuration; they and dotted settings become
         the function's parameter `overrides`.
-    shows: a function that turns the result into what is printed; None prints the result itself.
+    shows: a function that formats the result for printing; None prints the result itself.
     """
 
     name: str
@@ -125,9 +125,9 @@ GROUPS = {  # parameters that group several options
 SETTINGS = ("encoder", "epochs", "batch_size", "precision")  # options that are settings
 ENCODER = option("source", "RUN", "a run's folder, or an encoder file")
 TARGET = option(
-    "target", "NAME|PATH", "a dataset's name, or an image folder (./digits for a folder)"
+    "target", "NAME|PATH", "a dataset's name, or an image folder (./digits if it is a folder)"
 )
-IMAGES = option("--data", "NAME|PATH", "images to use (default: those of the pretraining)")
+IMAGES = option("--data", "NAME|PATH", "images to use (default: those used for pretraining)")
 PROTOCOLS = option(
     "--protocol",
     "NAME",
@@ -164,7 +164,7 @@ COMMANDS = (
             option("--method", "NAME", "SMI, BarlowTwins, ... (`smi methods`) or an import path"),
             option("--seed", "S", "seed of the run (default: that of the recipe, 0)", type=int),
             flag("--fresh", "start over; the content of DIR is moved to another folder"),
-            flag("--list", "list the recipes and stop"),
+            flag("--list", "list the recipes and exit"),
             *RECIPE,
         ),
         instead={"list": "smi.config.schema:list_recipes"},
@@ -214,7 +214,7 @@ COMMANDS = (
         "eval/ folder, with its protocol.",
         (
             option("sources", "RUN", "run folders, or encoder files", nargs="+"),
-            option("--data", "NAME|PATH", "labelled images (default: those of the pretraining)"),
+            option("--data", "NAME|PATH", "labelled images (default: those used for pretraining)"),
             PROTOCOLS,
             flag("--floors", "also evaluate the untrained encoder and raw pixels"),
             count("--images", "N", "number of labelled training images to use (default: all)"),
@@ -271,7 +271,7 @@ COMMANDS = (
             ENCODER,
             option("--to", "FORMAT", "safetensors, timm, torchvision or onnx", required=True),
             option("--out", "DIR", "folder to create (default: RUN/export/FORMAT)", type=Path),
-            option("--data", "NAME|PATH", "images to compare on (default: of the pretraining)"),
+            option("--data", "NAME|PATH", "images to compare on (default: those of pretraining)"),
             ROOT,
         ),
     ),
@@ -286,7 +286,7 @@ COMMANDS = (
         "encoders",
         "smi.nn.catalogue:list_encoders",
         "list some encoders with their size and training speed on this machine",
-        "List sensible encoders with their size, and time a training step of each on this machine. "
+        "List useful encoders with their size, and time a training step of each on this machine. "
         "Any timm model name works.",
         (count("--image-size", "S", "pixels of a side", default=32), JSON),
     ),
@@ -342,9 +342,9 @@ COMMANDS = (
             option("sources", "RUN", "folders of runs or comparisons", nargs="*"),
             option("--out", "FILE", "FILE.html, FILE.svg or FILE.png", type=Path),
             IMAGES,
-            count("--images", "N", "most images (default: 2000; pairs 512, energy maps 4)"),
+            count("--images", "N", "maximum number of images (default: 2000; pairs 512, maps 4)"),
             SEED,
-            flag("--list", "list the figures and stop"),
+            flag("--list", "list the figures and exit"),
             *RUNTIME,
         ),
         instead={"list": "smi.figures.catalogue:list_figures"},
@@ -380,8 +380,8 @@ COMMANDS = (
         "write one page about runs and comparisons: health, curves, features, images, settings",
         "Write one self-contained page that opens in any browser, without a network: the training, "
         "its health, every curve and figure, t-SNE with the images, nearest neighbours, evaluation "
-        "with protocols, and the command that repeats each run. Slow parts are kept in the run "
-        "folders, so a second report takes seconds.",
+        "with protocols, and the command that repeats each run. Results of slow computations are "
+        "stored in the run folders, so a second report takes seconds.",
         (
             option("sources", "RUN", "folders of `smi pretrain` and `smi compare`", nargs="+"),
             option("--out", "FILE", "the page", type=Path, default=Path("report.html")),
@@ -395,15 +395,16 @@ COMMANDS = (
         "repeat the paper's experiments at a chosen scale: tables, figures and claims",
         "Make the paper's runs at a scale, then its tables and figures, and DIR/index.html: each "
         "claim of the paper beside the measurement. minutes: the digits that come with "
-        "scikit-learn, 15 minutes on two cores. hours: small encoders on CIFAR-10, ImageNette or a "
-        "folder of yours. paper: the paper's own recipes. Rerun the same command to resume.",
+        "scikit-learn, within 15 minutes on two cores. hours: small encoders on CIFAR-10, "
+        "ImageNette or your own image folder. paper: the paper's own recipes. Rerun the same "
+        "command to resume.",
         (
-            option("names", "NAME", "names of `smi reproduce --list` (default: all)", nargs="*"),
+            option("names", "NAME", "names as in `smi reproduce --list` (default: all)", nargs="*"),
             option("--scale", "minutes|hours|paper", "size of the runs"),
             option("--out", "DIR", "folder of runs, tables, figures and the page", type=Path),
             count("--seeds", "N", "number of seeds", default=3),
             option("--data", "NAME|PATH", "a dataset of the scale, or a labelled image folder"),
-            flag("--list", "list the names, the runs that each needs, and the scales, and stop"),
+            flag("--list", "list the names with the runs they need, list the scales, and exit"),
             *RUNTIME,
         ),
         instead={"list": "smi.paper.items:list_items"},
@@ -507,7 +508,7 @@ def show(result: Any, form: str) -> None:
 
 
 def complain(error: object) -> None:
-    """Print an error as one sentence on stderr; of several processes only rank 0 prints it."""
+    """Print an error as one sentence on stderr; under torchrun, only on rank 0."""
     if os.environ.get("RANK", "0") == "0":
         print(f"smi: {error}", file=sys.stderr)
 
@@ -550,15 +551,15 @@ def parser() -> Parser:
     root.add_argument("--version", action="version", version=f"smi {__version__}")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
-        below = commands.add_parser(
+        subparser = commands.add_parser(
             command.name,
             help=command.help,
             description=command.description,
             allow_abbrev=False,
         )
         for name, arguments in command.options:
-            below.add_argument(name, **arguments)
-        below.set_defaults(command=command, parser=below)
+            subparser.add_argument(name, **arguments)
+        subparser.set_defaults(command=command, parser=subparser)
     return root
 
 

@@ -1,4 +1,4 @@
-"""Run the main job in two minutes: pretrain on digits, then classify with few labels."""
+"""Run a small example in two minutes: pretrain on digits, then classify with few labels."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -51,7 +51,7 @@ def few_label_table(runs: Mapping[str, Run]) -> Table:
 
 
 def next_steps(runs: Mapping[str, Run], page: Path, seconds: float) -> str:
-    """Say where everything is, and what to try next."""
+    """Return the paths of the results and the commands to try next."""
     ours = runs["SMI"].folder
     folders = ", ".join(str(run.folder) for run in runs.values())
     return f"""

@@ -30,7 +30,7 @@ MMAP_THRESHOLD_BYTES = 2**30
 
 @dataclass(frozen=True)
 class Runtime:
-    """Hold where a command computes and reads; none of it changes the result of training.
+    """Hold the device, dataset folder and workers of a command; they do not change results.
 
     device: cuda, mps or cpu; None takes the first of these that is available.
     root: the folder of named datasets; None is `data` in smi's cache folder.

@@ -1,4 +1,4 @@
-"""Call all collectives of the package. With one process, every function here is the identity."""
+"""Wrap all collectives that the package uses. With one process, each function is the identity."""
 
 import inspect
 import os
@@ -86,7 +86,7 @@ def all_mean(x: Tensor) -> Tensor:
     return x
 
 
-def own(joined: Tensor) -> Tensor:
+def own_rows(joined: Tensor) -> Tensor:
     """Return the rows of this process among joined ones."""
     return joined.chunk(world_size())[rank()] if world_size() > 1 else joined
 
@@ -105,7 +105,7 @@ def unshuffle(x: Tensor) -> Tensor:
     """Undo `shuffle`."""
     if world_size() == 1:
         return x
-    return own(torch.stack(join(x).chunk(world_size()), dim=1).flatten(0, 1))
+    return own_rows(torch.stack(join(x).chunk(world_size()), dim=1).flatten(0, 1))
 
 
 class _Join(torch.autograd.Function):
@@ -120,4 +120,4 @@ class _Join(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return own(grad) * world_size()
+        return own_rows(grad) * world_size()

@@ -1,4 +1,4 @@
-"""Errors that the command line prints as one sentence, without a traceback."""
+"""Define errors that the command line prints as one sentence, without a traceback."""
 
 
 class UserError(ValueError):

@@ -1,4 +1,4 @@
-"""Paths of this machine, locks, and files that are written whole or not at all."""
+"""Find folders of this machine, lock files, and write files whole or not at all."""
 
 import contextlib
 import fcntl

@@ -26,4 +26,4 @@ def import_path(path: str) -> Any:
 def refused(error: Exception, subject: str) -> UserError:
     """Turn an error of a constructor or a first pass into one sentence about `subject`."""
     reason = " ".join(str(error).split()) or type(error).__name__
-    return UserError(f"{subject} does not work like this: {reason[:300]}")
+    return UserError(f"{subject} failed: {reason[:300]}")

@@ -1,4 +1,4 @@
-"""Student's 95 % intervals of means, and of paired differences."""
+"""Compute Student's 95 % confidence intervals of means and of paired differences."""
 
 import math
 import statistics

@@ -1,4 +1,4 @@
-"""Seeds and permutations, as pure functions of a run's seed and a purpose."""
+"""Derive seeds and permutations, as pure functions of a run's seed and a purpose."""
 
 import hashlib
 from typing import TYPE_CHECKING

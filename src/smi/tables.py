@@ -1,4 +1,4 @@
-"""One table type for every command: printed as text, Markdown, CSV or JSON.
+"""Format tables as text, Markdown, CSV or JSON: one table type for every command.
 
 table = Table.of(["Method", "kNN"], [["SMI", "52.7%"]], notes=["one seed"])
 print(table.text())
@@ -19,7 +19,7 @@ Format = Literal["text", "markdown", "csv", "json"]
 
 @dataclass(frozen=True)
 class Group:
-    """Neighbouring columns under one title; the first group of a table has none."""
+    """Hold neighbouring columns under one title; the first group of a table has none."""
 
     title: str
     columns: tuple[str, ...]
@@ -27,7 +27,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells, in one group of columns or several.
+    """Hold rows of cells, in one group of columns or several.
 
     records: the same rows with numbers instead of text, for programs; empty takes the cells.
     """
@@ -158,7 +158,7 @@ class Table:
         ]
 
     def _bold_cell(self, group: int, cell: str) -> str:
-        """Mark what was measured here; what the paper prints stays plain."""
+        """Print our measurements in bold; the paper's numbers stay plain."""
         measured = self.groups[group].title.startswith("here") and cell not in (NONE, "")
         return f"**{cell}**" if measured else cell
 

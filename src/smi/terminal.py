@@ -1,4 +1,4 @@
-"""Speak to the user: sentences, progress bars, names and durations. A caller can silence it.
+"""Print to the terminal: sentences, progress bars, names and durations; callers can silence it.
 
 with quietly(True):
     say("printed on stdout")          # nothing is printed here
@@ -28,7 +28,7 @@ def quietly(quiet: bool = True) -> Iterator[None]:
 
 
 def is_quiet() -> bool:
-    """Tell whether a caller asked for silence."""
+    """Return whether a caller silenced the output."""
     return _silent.get()
 
 

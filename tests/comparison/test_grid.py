@@ -172,7 +172,7 @@ def test_a_folder_with_another_run_is_refused(grid):
     check_same(run, 512)  # nothing is there
     start(run)
     check_same(run, 512)
-    with pytest.raises(UserError, match=r"SMI, seed 0: .*\(num_images: 512 there, 500 now\)"):
+    with pytest.raises(UserError, match=r"SMI, seed 0: .*\(num_images is 512 .*, 500 now\)"):
         check_same(run, 500)
     longer = replace(run, config=replace(run.config, epochs=run.config.epochs + 1))
     with pytest.raises(UserError, match=r"different configuration \(epochs is .*another --out"):

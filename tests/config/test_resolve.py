@@ -115,7 +115,7 @@ def test_text_becomes_what_the_setting_is():
         ({"optimizer.scale_lr": "maybe"}, "optimizer.scale_lr must be true or false"),
         ({"method.widths": ["a"]}, "method.widths must be a whole number"),
         ({"views.size": -1}, "views.size must be above 0"),
-        ({"epochs.more": 1}, "epochs has none below it"),
+        ({"epochs.more": 1}, "epochs has no settings of its own"),
         ({"data.validation": 1.0}, "data.validation"),
         ({"log": 3}, "log must have settings below it"),
         ({"views.policy": "digits-multicrop"}, "views.policy must be one of"),

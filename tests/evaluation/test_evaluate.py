@@ -324,7 +324,7 @@ def test_images_of_another_size_are_noted(tmp_path):
     file = tmp_path / "encoder.safetensors"
     evaluation = evaluate([file], data="digits", protocols=["knn"])
     assert "images of 8 pixels were resized to 16, the size of this encoder's" in evaluation.text()
-    with pytest.raises(UserError, match="does not say what it was pretrained on"):
+    with pytest.raises(UserError, match="does not name its pretraining dataset"):
         evaluate([tmp_path / "encoder.safetensors"])
 
 

@@ -253,7 +253,7 @@ def test_a_problem_that_has_passed_keeps_its_evidence():
     assert (
         "of the time is spent waiting for images at step 100," in finding.evidence
     )  # the tenth line, the first that can tell
-    assert finding.evidence.endswith("no longer so at step 1000")
+    assert finding.evidence.endswith("no longer true at step 1000")
 
 
 @pytest.mark.parametrize(

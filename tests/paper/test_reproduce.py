@@ -342,7 +342,7 @@ def test_two_processes_are_started_by_torchrun(monkeypatch):
             ["all", "--scale", "paper", "--root", ".", "--data", "imagenet"],
             "imagenet cannot be downloaded without an account",
         ),
-        (["all", "--scale", "minutes", "--data", "."], "a folder takes --scale hours"),
+        (["all", "--scale", "minutes", "--data", "."], "a folder needs --scale hours"),
         (["all", "--scale", "hours", "--data", "nowhere"], "'nowhere'"),
         (["all", "--scale", "minutes", "--seeds", "0"], "1 or more"),
     ],

@@ -21,9 +21,9 @@ from support.digits import SMI, TESTS, WIDTHS, command, digits, environment, sam
 def test_a_signal_is_noted_and_the_handlers_come_back():
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     with stop_signals() as stop:
-        assert not stop.asked
+        assert not stop.requested
         os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.asked
+        assert stop.requested
         assert stop.signal == signal.SIGTERM
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
@@ -31,7 +31,7 @@ def test_a_signal_is_noted_and_the_handlers_come_back():
 def test_a_second_interrupt_ends_at_once():
     with stop_signals() as stop:
         os.kill(os.getpid(), signal.SIGINT)
-        assert stop.asked
+        assert stop.requested
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
@@ -41,7 +41,7 @@ def test_only_rank_0_acts_on_a_signal(monkeypatch):
     with stop_signals() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.signal == signal.SIGTERM
-        assert not stop.asked
+        assert not stop.requested
 
 
 class Done:

@@ -6,8 +6,8 @@ print(comparison.text())
 DIR/runs/<method>[,<setting>=<value>]/seed-<s>/   ordinary runs, each with its eval/
 DIR/comparison.json, table.md, table.csv, figure.html
 
-Each run is trained by a process of its own, so that its peak memory is its own and the command that
-made it repeats it. Under one seed, all methods start from the same encoder and see the same images
+Each run is trained in its own process, so that its peak memory can be measured and its command
+repeats it. Under one seed, all methods start from the same encoder and see the same images
 in the same order under the same augmentations.
 """
 
@@ -52,7 +52,7 @@ from smi.training.pretrain import absolute_source, choose_recipe_for
 from smi.training.probe import Images
 from smi.training.signals import stop_signals
 
-# On Linux the kernel stops a run when the comparison is killed: nobody would wait for it any more.
+# On Linux the kernel stops a run when the comparison is killed, so that no run is left behind.
 START = """
 import runpy, signal, sys
 if sys.platform == "linux":
@@ -76,7 +76,7 @@ class ComparisonStopped(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class Launch:
-    """Say how the processes of each run are started; none of it changes what is compared.
+    """Describe how the processes of a run are started; this does not change the results.
 
     loggers: names of loggers, as `smi pretrain --log-to` takes them.
     compiled: compile networks with torch.compile.
@@ -89,12 +89,12 @@ class Launch:
 
     def arguments(self, runtime: Runtime) -> list[str]:
         """Return the arguments of `smi pretrain` that are not part of a configuration."""
-        places = {
+        options = {
             "root": runtime.root,
             "device": runtime.device,
             "num-workers": runtime.num_workers,
         }
-        arguments = [f"--{name}={value}" for name, value in places.items() if value is not None]
+        arguments = [f"--{name}={value}" for name, value in options.items() if value is not None]
         arguments += [f"--log-to={name}" for name in self.loggers]
         return [*arguments, "--compile"] if self.compiled else arguments
 
@@ -273,7 +273,7 @@ class ComparisonRunner:
         existing = [run for run in self.grid.runs if run.done]
         if existing:
             say(f"{len(existing)} of {len(self.grid.runs)} runs exist already")
-            # first of all, so that tables are complete whenever the comparison is stopped
+            # existing runs come first, so that the tables always contain them
             for run in existing:
                 self._add_existing(run)
             self._write()
@@ -424,18 +424,18 @@ def call(arguments: Sequence[str], processes: int = 1) -> int:
         environment |= {"PYTHONSAFEPATH": "1"}  # the same as -P, for processes of torchrun
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     command += ["smi", *arguments]
-    # errors and warnings of a run are shown even if the caller asked for silence
+    # errors and warnings of a run are shown even if the caller is quiet
     options: dict[str, Any] = {"stdout": subprocess.DEVNULL} if is_quiet() else {}
     with stop_signals() as stop:
         process = subprocess.Popen(command, env=environment, **options)
         terminated = False
         try:
             while process.poll() is None:
-                if stop.asked and not terminated:
+                if stop.requested and not terminated:
                     # a Ctrl-C in a terminal reaches the run; a signal to this process does not
                     process.terminate()
                     terminated = True
                 time.sleep(POLL_SECONDS)
         finally:
             process.wait()
-    return -stop.signal if stop.asked else process.returncode
+    return -stop.signal if stop.requested else process.returncode

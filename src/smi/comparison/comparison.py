@@ -444,7 +444,7 @@ def _read_row(
 
 
 def _numbers(value: Estimate | None) -> tuple[float | None, float | None, float | None]:
-    """Return the mean and both ends of the interval, with None for whatever is missing."""
+    """Return the mean and both ends of the interval, with None for missing values."""
     return (None, None, None) if value is None else (value.mean, value.low, value.high)
 
 

@@ -188,7 +188,7 @@ class ComparisonFigure:
                     y=[name],
                     error_x=_error_bars([estimate]),
                     mode="markers",
-                    marker=self.looks[row.method].marker(9, most=0),
+                    marker=self.looks[row.method].marker(9, max_shown=0),
                     text=[_hover_text(row.name, estimate)],
                     hovertemplate="%{text}<extra></extra>",
                     name=plain(row.name),
@@ -245,7 +245,7 @@ class ComparisonFigure:
                 error_y=bars,
                 mode="lines+markers",
                 line=self.looks[method].line(1.8),
-                marker=self.looks[method].marker(9, most=0),
+                marker=self.looks[method].marker(9, max_shown=0),
                 text=[_hover_text(row.name, estimate) for row, estimate in points],
                 hovertemplate="%{text}<extra></extra>",
                 name=plain(display_row_name(method)),
@@ -320,7 +320,7 @@ def _caption(comparison: Comparison) -> str:
     if "device" in comparison.about:
         sentences.append(f"{comparison.about['device']}.")
     if comparison.swept:
-        sentences.append(f"Numbers behind names: {comparison.swept}.")
+        sentences.append(f"The number after a name is {comparison.swept}.")
     if comparison.failed:
         failed = ", ".join(f"{name}, seed {run.seed}" for name, run in comparison.failed)
         sentences.append(f"Failed: {failed}.")
@@ -375,7 +375,7 @@ def _error_bars(estimates: Sequence[Estimate]) -> dict[str, Any]:
 
 
 def _hover_text(name: str, estimate: Estimate) -> str:
-    """Return what a marker shows when it is pointed at."""
+    """Return the hover text of a marker."""
     text = f"{plain(name)}: {estimate.mean:.2f}"
     if estimate.low is not None and estimate.high is not None:
         text += f", {estimate.low:.2f} to {estimate.high:.2f}"

@@ -55,7 +55,7 @@ class GridRun:
 
     @property
     def done(self) -> bool:
-        """Tell whether the run needs no more training: it finished or failed."""
+        """Return whether the run needs no more training: it finished or failed."""
         return self.status == "finished" or bool(self.failed)
 
 
@@ -74,7 +74,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class RowSettings:
-    """Say which method a row trains, with which value of the swept setting."""
+    """Hold the method of a row, and its value of the swept setting."""
 
     method: str
     value: Any = None
@@ -92,7 +92,7 @@ def plan_grid(
 ) -> Grid:
     """Return the runs of a comparison, refusing settings that cannot be resolved.
 
-    arguments: more for `smi pretrain`, which are not part of a configuration.
+    arguments: more arguments of `smi pretrain`; they are not part of a configuration.
     """
     swept, rows = _rows(recipe, overrides, [name_of(name) for name in methods], sweep)
     runs = []
@@ -126,7 +126,7 @@ def check_same(run: GridRun, num_images: int) -> None:
     changed = differences({**existing.config, "methods": {}}, {**plain(run.config), "methods": {}})
     before = existing.about.get("num_images", num_images)
     if before != num_images:
-        changed.append(f"num_images: {before} there, {num_images} now")
+        changed.append(f"num_images is {before} in the folder, {num_images} now")
     if changed:
         raise UserError(
             f"{run.name}: {run.folder} was created with a different configuration "

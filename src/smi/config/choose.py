@@ -1,4 +1,4 @@
-"""Choose a recipe for a dataset and a device when the user names none."""
+"""Choose a recipe for a dataset and a device when the user does not name one."""
 
 import statistics
 from dataclasses import dataclass
@@ -96,7 +96,7 @@ def _median_side(files: FileSet) -> float:
             continue  # unreadable files are reported when they are decoded
     if not sides:
         raise UserError(
-            f"none of the first files in {files.root} can be read as an image: "
+            f"none of the sampled files in {files.root} can be read as an image: "
             f"run `smi data {files.root}` for the reasons"
         )
     return statistics.median(sides)

@@ -76,7 +76,7 @@ def _to_sequence(value: Any, origin: Any, arguments: tuple[Any, ...], where: str
     value = _guess(value, where)
     items = value if isinstance(value, list | tuple) else [value]
     if not items:
-        raise UserError(f"{where} must have a value or more")
+        raise UserError(f"{where} must have at least one value")
     if origin is tuple and arguments[-1] is not Ellipsis and len(items) != len(arguments):
         raise UserError(f"{where} must be {len(arguments)} values, not {len(items)}")
     return origin(to_type(item, arguments[0], where) for item in items)

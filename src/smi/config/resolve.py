@@ -31,7 +31,7 @@ def resolve(recipe: str | Path, overrides: Mapping[str, Any] | None = None) -> C
     methods = to_mapping(raw.get("methods") or {}, "methods")
     for key in [key for key in overrides if key.startswith("methods.")]:
         _put({"methods": methods}, key, overrides.pop(key))
-    own = {
+    by_method = {
         name_of(str(name)): _partial_settings(str(name), settings or {})
         for name, settings in methods.items()
     }
@@ -39,14 +39,14 @@ def resolve(recipe: str | Path, overrides: Mapping[str, Any] | None = None) -> C
     method = to_named(raw.pop("method", "SMI"), "method")
     name = name_of(to_text(overrides.pop("method.name", method["name"]), "method"))
     from_recipe = {**method, "name": name} if name == name_of(method["name"]) else {}
-    method = {"name": name} | own.get(name, {}) | from_recipe
+    method = {"name": name} | by_method.get(name, {}) | from_recipe
 
     encoder = to_named(raw.pop("encoder", "resnet50"), "encoder")
     encoder_name = to_text(overrides.pop("encoder.name", encoder["name"]), "encoder")
     if encoder_name != encoder["name"]:
         encoder = {"name": encoder_name}
 
-    raw |= {"method": method, "encoder": encoder, "methods": own}
+    raw |= {"method": method, "encoder": encoder, "methods": by_method}
     for key, value in overrides.items():
         _put(raw, key, value)
     raw["method"] = _complete_settings(raw["method"])
@@ -145,10 +145,10 @@ def _put(raw: dict[str, Any], key: str, value: Any) -> None:
     *path, last = key.split(".")
     level = raw
     for part in path:
-        below = level.setdefault(part, {})
-        if not isinstance(below, dict):
-            raise UserError(f"{key} is not a setting: {part} has none below it")
-        level = below
+        child = level.setdefault(part, {})
+        if not isinstance(child, dict):
+            raise UserError(f"{key} is not a setting: {part} has no settings of its own")
+        level = child
     level[last] = value
 
 

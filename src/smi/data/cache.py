@@ -44,9 +44,9 @@ def cache_bytes(num_files: int, resolution: int) -> int:
 def is_cached(
     files: FileSet, resolution: int, cache: Path, max_cache_bytes: int = MAX_CACHE_BYTES
 ) -> bool:
-    """Tell whether files are decoded once, into a cache, or each time they are read.
+    """Return whether files are decoded once, into a cache, or each time they are read.
 
-    A cache that exists or is being built is used however full it makes the disk.
+    A cache that exists or is being built is used even if the disk is nearly full.
     """
     size = cache_bytes(len(files), resolution)
     return size <= max_cache_bytes and (
@@ -150,7 +150,7 @@ def _reserve(fd: int, size: int) -> None:
 
 @contextlib.contextmanager
 def _flushing(fd: int) -> Iterator[None]:
-    """Flush a file to the disk again and again, so that little is left to flush at the end."""
+    """Flush a file to the disk repeatedly, so that little is left to flush at the end."""
     done = Event()
 
     def flush() -> None:

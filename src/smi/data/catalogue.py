@@ -185,7 +185,7 @@ class FolderDescription:
         ]
         if len(self.unreadable) > MAX_BAD_SHARE * self.num_files:
             lines.append(
-                f"It would stop first, because more than {MAX_BAD_SHARE:.0%} of the files are "
+                f"It would stop, because more than {MAX_BAD_SHARE:.0%} of the files are "
                 "unreadable: repair or remove them."
             )
         if self.classes is None:

@@ -2,7 +2,7 @@
 
 Run as a module, it is a worker process. It reads a line of JSON [[row, path], ...], writes the
 images to their rows of an inherited file, and answers with a line of JSON. It imports neither torch
-nor numpy, so that it starts at once.
+nor numpy, so that it starts quickly.
 """
 
 import json
@@ -23,7 +23,7 @@ from PIL import (
     WebPImagePlugin,
 )
 
-# The content of a file decides about its format, not its name. Formats that Pillow could read but
+# A file's format is found from its content, not from its name. Formats that Pillow could read but
 # that are not listed here are not tried.
 _PLUGINS = (
     BmpImagePlugin,
@@ -51,7 +51,7 @@ _TRANSPOSE_OF_ORIENTATION = {  # from the EXIF tag to the operation that turns t
 
 
 class UnreadableError(Exception):
-    """Say why a file cannot be read as an image."""
+    """Report why a file cannot be read as an image."""
 
 
 @dataclass(frozen=True)

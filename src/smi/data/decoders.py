@@ -22,7 +22,7 @@ from smi.data.decoder import ImageInfo
 Job = tuple[int, str]  # row, path
 Reply = ImageInfo | str  # or the reason why the file is bad
 
-FILES_PER_CHUNK = 16  # files sent to a worker at once: the round trip then hardly counts
+FILES_PER_CHUNK = 16  # files per message to a worker, so that messages cost little time
 
 
 def num_cores() -> int:

@@ -1,7 +1,7 @@
 """Download archives: resume after a broken connection, verify the checksum, extract safely.
 
 <root>/<archive>.part      the bytes received so far
-<root>/<archive>           the verified archive; removed after extraction unless brought by hand
+<root>/<archive>           the verified archive; removed after extraction unless put there by you
 <root>/<folder>            the extracted folder; appears when it is complete
 """
 
@@ -114,7 +114,7 @@ def _attempt(name: str, archive: Archive, part: Path, *, first: bool) -> _Failur
         if _is_disk_error(error):
             raise
         reason = str(getattr(error, "reason", error)) or type(error).__name__
-        # If there was never a connection, there will be none in some seconds either.
+        # Without any connection at first, a retry after some seconds would fail too.
         return _Failure(reason, retry=not (first and isinstance(error, urllib.error.URLError)))
     if _md5(part) == archive.md5:
         return None

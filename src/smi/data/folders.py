@@ -66,11 +66,11 @@ class Folder:
 
     @property
     def num_images(self) -> int:
-        """Return the number of images in the folder, whatever their split."""
+        """Return the number of images in the folder, over all splits."""
         return len(self.entries)
 
     def all_files(self) -> FileSet:
-        """Return all images, whatever their split, with labels if all of them have one."""
+        """Return the images of all splits, with labels if all of them have one."""
         labels: dict[str, int] = {}
         for files in (self.train, self.val):
             if files is not None and files.labels is not None:
@@ -191,7 +191,7 @@ def class_names(
 
 
 def is_held_out(path: str) -> bool:
-    """Tell whether a file is held out, by a hash of its path."""
+    """Return whether a file is held out, by a hash of its path."""
     digest = hashlib.sha256(os.fsencode(path)).digest()
     return int.from_bytes(digest[:8], "big") < HELD_OUT_SHARE * 2**64
 

@@ -136,7 +136,7 @@ def resolve(target: str | Path, split: Split, root: Path | None = None) -> Image
 
 
 def all_images(target: str | Path, root: Path | None = None) -> tuple[ImageSet, ...]:
-    """Find all images, whatever their split.
+    """Find the images of all splits.
 
     Files are one set, sorted by path; arrays are the splits train and val.
     """

@@ -148,7 +148,7 @@ class ArrayStore(Store):
         return int(self._starts[-1])
 
     def start(self, index: Tensor) -> Reading:
-        """Read at once; the result only hands the images over."""
+        """Read the images immediately; calling the result returns them."""
         images = self._gather(index)
         if images.shape[-1] != self.resolution:
             images = interpolate(
@@ -238,7 +238,7 @@ class StreamingStore(Store):
         self._tried: set[int] = set()  # files that were decoded or found bad
         self._num_workers = num_workers or num_cores()
         # The workers write decoded images into a shared buffer. It is a file without a name, so
-        # nothing is left of it whatever happens.
+        # it disappears even if the process is killed.
         folder = "/dev/shm" if _has_space("/dev/shm") else None
         buffer = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         self._fd = buffer.fileno()
@@ -312,7 +312,7 @@ class StreamingStore(Store):
 
 
 def _has_space(folder: str) -> bool:
-    """Tell whether a folder has space for large batches; a container may allow few megabytes."""
+    """Return whether a folder has space for large batches; containers may allow few megabytes."""
     return os.path.isdir(folder) and shutil.disk_usage(folder).free > 10**9
 
 

@@ -1,4 +1,4 @@
-"""Use some of the images of a store, as a store."""
+"""Present a part of the images of a store as a store."""
 
 import torch
 from torch import Tensor

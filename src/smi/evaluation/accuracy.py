@@ -9,7 +9,7 @@ TOP_RANK = 5  # top-5 accuracy
 
 
 def check(*pairs: Tensor, num_classes: int | None = None) -> int:
-    """Check features and labels, given in turn, and return the number of classes.
+    """Check features and labels, given alternately, and return the number of classes.
 
     num_classes: None takes the largest of the first labels plus one.
     """
@@ -21,7 +21,7 @@ def check(*pairs: Tensor, num_classes: int | None = None) -> int:
                 f"features have {features[0].shape[1]:,} and {h.shape[1]:,} coordinates: "
                 "use one encoder for both"
             )
-        # aminmax reads the features once and passes every NaN on
+        # aminmax reads the features once and propagates NaN
         if not torch.stack(torch.aminmax(h)).isfinite().all():
             raise UserError(
                 "some features are not finite, so they cannot be evaluated: the encoder diverged"
@@ -55,7 +55,7 @@ def _dtype(tensor: Tensor) -> str:
 def top_k(scores: Tensor, labels: Tensor) -> tuple[float, float | None]:
     """Return top-1 and top-5 accuracy; top-5 is None with five classes or fewer.
 
-    Among equal scores, the lower class counts as larger.
+    Ties go to the lower class.
     """
     own = scores.gather(1, labels[:, None])  # [n, 1]
     lower = torch.arange(scores.shape[1], device=scores.device) < labels[:, None]

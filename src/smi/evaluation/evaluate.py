@@ -101,7 +101,7 @@ def evaluate(
     A stored result of the same weights under the same protocol is read, not computed again.
     """
     names = choose_protocols(protocols)
-    place = runtime.choose_device()
+    device = runtime.choose_device()
     encoders = [load_encoder(source) for source in sources]  # reports a wrong name at the start
     rows: dict[RowKey, list[Result]] = {}  # the floors are the same for every run
     opened = LabelledSource(images=images, seed=seed, num_workers=runtime.num_workers)
@@ -116,7 +116,7 @@ def evaluate(
             # A folder that cannot be written is reported before hours of work.
             with disk_errors(f"writing results into {folder}"):
                 (folder / RESULTS_FOLDER).mkdir(parents=True, exist_ok=True)
-            for subject in _subjects(encoder.to(place), labelled_data, floors):
+            for subject in _subjects(encoder.to(device), labelled_data, floors):
                 key = row_name(str(source), subject.name, subject.about), subject.about["digest"]
                 case = Case(labelled_data, subject, epochs)
                 rows[key] = rows.get(key) or _results(case, names, folder)
@@ -141,7 +141,7 @@ def stored(
     subjects = SUBJECTS if floors else (TRAINED,)
     rows: dict[RowKey, list[Result]] = {}
 
-    def place(result: Result) -> tuple[int, float, int]:
+    def sort_key(result: Result) -> tuple[int, float, int]:
         subject = SUBJECTS.index(result.subject)
         return subject, result.encoder.get("epoch") or 0, names.index(result.protocol["name"])
 
@@ -158,7 +158,7 @@ def stored(
         ]
         if not results:
             raise UserError(f"{path} has no such results yet: run `smi evaluate {path}`")
-        for result in sorted(results, key=place):
+        for result in sorted(results, key=sort_key):
             name = row_name(str(source), result.subject, result.encoder)
             rows.setdefault((name, result.encoder["digest"]), []).append(result)
     return _evaluation(rows)
@@ -173,7 +173,7 @@ def _choose_data(data: str | Path | None, encoder: Pretrained, source: str | Pat
     chosen = data or encoder.about.get("data")
     if chosen is None:
         raise UserError(
-            f"{source} does not say what it was pretrained on: give labelled images with --data"
+            f"{source} does not name its pretraining dataset: give labelled images with --data"
         )
     return str(chosen)
 

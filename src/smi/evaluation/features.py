@@ -50,7 +50,7 @@ def extract(
 
     size: the whole square is resized to it; None keeps the size of the store. device: only for
     encoders without weights; others are used where they are. The encoder is used in evaluation
-    mode, and each of its modules gets its own mode back.
+    mode, and the mode of each of its modules is restored.
     """
     batches = batches_of_features(
         encoder,
@@ -109,7 +109,7 @@ def labels_of(store: Store) -> Tensor:
 
 @contextlib.contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Switch a module to evaluation mode, then give each of its modules its own mode back."""
+    """Switch a module to evaluation mode, then restore the mode of each of its modules."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

@@ -111,12 +111,12 @@ def sample_each_class(labels: Tensor, share: float, seed: int) -> Tensor:
 def _create_network(task: Task, batches: Batches) -> nn.Sequential:
     """Return a trainable copy of the encoder with a new linear classifier on its features."""
     encoder = copy.deepcopy(task.encoder).requires_grad_(True).train()
-    place = next(parameter.device for parameter in encoder.parameters())
+    device = next(parameter.device for parameter in encoder.parameters())
     first = batches.batch(0)
     views = Views(task.policy)
     with evaluation_mode(encoder), torch.no_grad():
-        dim = encoder(views(first.images.to(place), first.generator())[0]).shape[1]
-    head = nn.Linear(dim, task.num_classes, device=place)
+        dim = encoder(views(first.images.to(device), first.generator())[0]).shape[1]
+    head = nn.Linear(dim, task.num_classes, device=device)
     for parameter in head.parameters():
         nn.init.zeros_(parameter)  # so that the first gradients do not disturb the encoder
     return nn.Sequential(encoder, head)
@@ -126,7 +126,7 @@ def _train(
     network: nn.Sequential, task: Task, batches: Batches, epochs: int
 ) -> Iterator[tuple[int, list[Tensor], list[Tensor]]]:
     """Train, and yield the number of each epoch with the loss and accuracy of its batches."""
-    place = next(parameter.device for parameter in network.parameters())
+    device = next(parameter.device for parameter in network.parameters())
     views = Views(task.policy)
     train_labels = labels_of(task.train)
     optimizer = create_optimizer(
@@ -138,9 +138,9 @@ def _train(
     with contextlib.closing(batches.starting_at()) as stream:
         for step in range(total):
             batch = next(stream)
-            labels = train_labels[batch.index].to(place)
+            labels = train_labels[batch.index].to(device)
             set_lr(optimizer, cosine(1.0, 0.0, step / total))
-            scores = network(views(batch.images.to(place), batch.generator())[0])
+            scores = network(views(batch.images.to(device), batch.generator())[0])
             loss = cross_entropy(scores, labels)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()

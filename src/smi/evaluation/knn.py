@@ -65,7 +65,7 @@ def knn_accuracy(
 def knn_predict(
     bank: Tensor, bank_labels: Tensor, queries: Tensor, *, k: int = 20, temperature: float = 0.07
 ) -> Tensor:
-    """Return the class with most votes, int64 [m]; the lowest class wins a draw."""
+    """Return the class with most votes, int64 [m]; ties go to the lowest class."""
     num_classes = check(bank, bank_labels)
     return knn_votes(
         bank, bank_labels, queries, k=k, temperature=temperature, num_classes=num_classes

@@ -139,7 +139,7 @@ class LabelledSource:
         images = self._images or 0
         if images > len(train):
             raise UserError(
-                f"--images asks for {images:,} labelled images, but {name} has {len(train):,}"
+                f"--images is {images:,}, but {name} has only {len(train):,} labelled images"
             )
         generator = torch.Generator().manual_seed(derive(self._seed, "labelled"))
         order = torch.randperm(len(train), generator=generator)

@@ -65,7 +65,8 @@ class LinearTraining:
         """Describe the protocol in one phrase."""
         num_tried = len(self.validation)
         lr = (
-            f"chosen as the smallest good one of {num_tried} on a fifth of them"
+            f"chosen as the smallest of {num_tried} within half a standard error of the best on a "
+            "held-out fifth"
             if num_tried
             else f"{self.lr:g}"
         )
@@ -78,7 +79,7 @@ class LinearTraining:
 
 @dataclass(frozen=True)
 class Task:
-    """Hold what a classifier learns from: an encoder, labelled images and their views."""
+    """Hold the input of a classifier: an encoder, labelled images and their views."""
 
     encoder: nn.Module
     train: Store
@@ -88,7 +89,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Training:
-    """Say how long a classifier trains, and in which batches.
+    """Hold the number of epochs, the batch size and the seed of the training of a classifier.
 
     epochs: None takes the default of the protocol. watch: called with every epoch of the curves.
     """
@@ -174,16 +175,16 @@ def _train(
     batches = Batches(task.train, batch_size, seed=training.seed)
     views = Views(task.policy)
     labels = labels_of(task.train)
-    place = heads.weight.device
+    device = heads.weight.device
     total = (training.epochs or LINEAR_EPOCHS) * batches.steps_per_epoch
     losses: list[Tensor] = []
     correct: list[Tensor] = []
     with contextlib.closing(batches.starting_at()) as stream:
         for step in range(total):
             batch = next(stream)
-            y = labels[batch.index].to(place)
+            y = labels[batch.index].to(device)
             with evaluation_mode(task.encoder), torch.no_grad():
-                h = task.encoder(views(batch.images.to(place), batch.generator())[0])
+                h = task.encoder(views(batch.images.to(device), batch.generator())[0])
             factor = cosine(1.0, 0.0, step / total) * batches.batch_size / CLASSIFIER_BATCH_SIZE
             scores, loss = heads.step(h, y, factor)
             losses.append(loss[0])

@@ -81,7 +81,8 @@ class LinearResult:
         """Describe the protocol in one phrase."""
         num_tried = len(self.validation)
         l2 = (
-            f"l2 chosen as the strongest good one of {num_tried} on a fifth of them"
+            f"l2 chosen as the strongest of {num_tried} within half a standard error of the best "
+            "on a held-out fifth"
             if num_tried > 1
             else f"l2 = {self.l2:g}"
         )

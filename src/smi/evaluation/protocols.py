@@ -99,13 +99,13 @@ class Case:
         return device_of(self.subject.network, None)
 
     def training(self, doing: str) -> Training:
-        """Say how to train a classifier. doing: words for the reports on stderr."""
+        """Return the training settings of a classifier. doing: a name for the reports on stderr."""
         return Training(self.epochs, seed=self.data.seed, watch=_reporter(doing))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Hold what a protocol measured."""
+    """Hold the measurements of a protocol."""
 
     scores: list[Score]
     sentence: str  # the protocol in words

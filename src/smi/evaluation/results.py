@@ -182,7 +182,7 @@ def _letters(protocols: Mapping[str, Result]) -> dict[str, str]:
 
 
 def _differences(protocols: Mapping[str, Result], letters: Mapping[str, str]) -> Iterator[str]:
-    """Say how each protocol differs from the first one of the same name."""
+    """Describe how each protocol differs from the first one of the same name."""
     firsts: dict[str, tuple[str, Result]] = {}
     for key, result in protocols.items():
         name = result.protocol["name"]
@@ -192,7 +192,7 @@ def _differences(protocols: Mapping[str, Result], letters: Mapping[str, str]) ->
         first_key, first = firsts[name]
         old, new = dict(flat(first.protocol)), dict(flat(result.protocol))
         differences = [
-            f"{setting} {old.get(setting, 'not said')} and {new.get(setting, 'not said')}"
+            f"{setting} {old.get(setting, 'unset')} and {new.get(setting, 'unset')}"
             for setting in {**old, **new}
             if old.get(setting) != new.get(setting)
         ]

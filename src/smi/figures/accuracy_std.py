@@ -44,7 +44,7 @@ def accuracy_std(runs: Mapping[str, Run], *, data: str | None = None) -> go.Figu
     """Draw the figure; `data` names the dataset of the accuracies, None is that of each run."""
     if len(runs) < 2:
         raise UserError(
-            "accuracy against feature std takes two runs or more, for example SMI with several "
+            "accuracy against feature std needs two runs or more, for example SMI with several "
             "values of --method.redundancy_weight"
         )
     results = comparable(runs, data=data)
@@ -99,7 +99,7 @@ def _add_seeds(
         legendgroup=method,
         showlegend=False,
         mode="markers",
-        marker=style.marker(5, most=0) | {"opacity": 0.55},
+        marker=style.marker(5, max_shown=0) | {"opacity": 0.55},
         cliponaxis=False,
         hovertemplate=HOVER,
     )
@@ -133,7 +133,7 @@ def _add_means(
         textposition=_label_sides([row.std for row in rows], [row.accuracy for row in rows]),
         textfont={"size": FONT - 1},
         line=style.line(1.5),
-        marker=style.marker(12, most=0),
+        marker=style.marker(12, max_shown=0),
         cliponaxis=False,
         hovertemplate=HOVER,
     )

@@ -359,7 +359,7 @@ def draw_figure(
     folders = collect_runs(sources, max_rows=figure.max_rows)
     if len(folders) < figure.min_runs:
         needed = "a run" if figure.min_runs == 1 else f"{figure.min_runs} runs"
-        raise UserError(f"the figure {name} takes {needed} or more, not {len(folders)}")
+        raise UserError(f"the figure {name} needs {needed} or more, not {len(folders)}")
     runtime.choose_device()  # refuses a device that does not exist
     runs = tuple(Run(folder) for folder in folders)
     request = FigureRequest(runs, None if data is None else str(data), images, seed, runtime)

@@ -82,7 +82,7 @@ def _add_shares(figure: go.Figure, name: str, seeds: Mapping[int, Shares], look:
         legendgroup=name,
         mode="lines+markers",
         line=look.line(),
-        marker=look.marker(most=0) | markers,
+        marker=look.marker(max_shown=0) | markers,
         hovertemplate=f"{plain(name)}: {hover}",
     )
 
@@ -100,7 +100,7 @@ def cumulative_variance(h: NDArray[np.float32]) -> Shares:
     These are running sums of the covariance's eigenvalues, the largest first, over their sum.
     """
     if len(h) < 2:
-        raise UserError("an eigenspectrum takes two images or more")
+        raise UserError("an eigenspectrum needs two images or more")
     centred = np.asarray(h, dtype=np.float64) - np.mean(h, axis=0, dtype=np.float64)
     eigenvalues = np.zeros(1)
     if np.isfinite(centred).all():

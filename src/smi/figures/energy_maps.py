@@ -26,12 +26,12 @@ NUM_ROWS = 4
 PANEL_SIDE = 170  # pixels
 MIN_POSITIONS = 4
 MAP_DESCRIPTION = (
-    f"last feature map with at least {MIN_POSITIONS} × {MIN_POSITIONS} positions, or else its last"
+    f"last feature map with at least {MIN_POSITIONS} × {MIN_POSITIONS} positions, or its last map"
 )
 COLOUR_BAR = {
     "title": {"text": "energy", "side": "right"},
     "tickvals": [0, 100],
-    "ticktext": ["least", "most"],
+    "ticktext": ["lowest", "highest"],
     "len": 0.5,
     "thickness": 14,
     "outlinewidth": 0,
@@ -89,8 +89,8 @@ def _caption(of: str, positions: Sequence[tuple[int, int]]) -> str:
     size = f", from {' or '.join(sizes)} positions" if sizes else ""
     return (
         f"{of[0].upper()}{of[1:]} and, over them, the ℓ2 norm over channels of each encoder's "
-        f"{MAP_DESCRIPTION}, enlarged to the image (bilinear{size}) and scaled from its least to "
-        "its most: maps show where, not how much."
+        f"{MAP_DESCRIPTION}, enlarged to the image (bilinear{size}) and scaled from its "
+        "minimum to its maximum: maps show where the norm is high, not how high it is."
     )
 
 
@@ -139,7 +139,7 @@ def _add_row_title(figure: go.Figure, title: str, row: int) -> None:
 
 
 def scale_to_unit(energy: Tensor) -> Tensor:
-    """Scale a map so that its least value is 0 and its most is 1."""
+    """Scale a map so that its minimum is 0 and its maximum is 1."""
     low, high = energy.amin(), energy.amax()
     return (energy - low) / (high - low).clamp_min(1e-30)
 

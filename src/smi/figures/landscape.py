@@ -1,6 +1,6 @@
 """Draw the cost of a pair with correlation ρ, and its slope, under SMI and Barlow Twins.
 
-Real pairs of views can be shown beneath. N pairs.
+Real pairs of views can be shown below. N pairs.
 """
 
 import inspect
@@ -162,7 +162,7 @@ def _caption(shape: Shape, of: str, *, with_pairs: bool, with_marks: bool) -> st
     )
     if with_pairs:
         caption += (
-            f" Beneath, positive pairs of {of}: two views of one image, with low, middle and high "
+            f" Below: positive pairs of {of}, two views of one image, with low, middle and high "
             "dependency M = −½ log(1 − ρ² + ε) of their embeddings. Triangles mark them on the "
             "alignment of SMI."
         )

@@ -15,7 +15,7 @@ Series = tuple[Sequence[float], Sequence[float]]  # steps or epochs, and the val
 
 
 def lines_of(run: Run) -> list[dict[str, Any]]:
-    """Return the logged lines of a run, of which there must be one or more."""
+    """Return the logged lines of a run, or raise a UserError if there are none."""
     lines = run.metrics()
     if not lines:
         raise UserError(f"{run.folder} has logged nothing yet: metrics.jsonl has no lines")
@@ -53,7 +53,7 @@ def add_lines(
     """Add one line and one legend entry for each group of seeds; return groups without values.
 
     look: the look of each group; None gives each the look of its method.
-    in_legend: tells whether a group is listed in the legend.
+    in_legend: returns whether a group is listed in the legend.
     hover_series_of: values at the same places that `hover` calls customdata.
     """
     look = look or looks(first_runs(groups))

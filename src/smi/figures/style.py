@@ -60,9 +60,10 @@ class Look:
         """Return plotly's settings of a line."""
         return {"color": self.colour, "dash": self.dash, "width": width}
 
-    def marker(self, size: float = 8, *, most: int = MAX_MARKERS) -> dict[str, Any]:
-        """Return plotly's settings of markers; `most` of them are shown, 0 shows all."""
-        return {"color": self.colour, "symbol": self.symbol, "size": size, "maxdisplayed": most}
+    def marker(self, size: float = 8, *, max_shown: int = MAX_MARKERS) -> dict[str, Any]:
+        """Return plotly's settings of markers; at most `max_shown` are shown, 0 shows all."""
+        marker = {"color": self.colour, "symbol": self.symbol, "size": size}
+        return marker | {"maxdisplayed": max_shown}
 
 
 def look(number: int) -> Look:

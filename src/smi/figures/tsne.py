@@ -123,9 +123,9 @@ def embed(h: NDArray[np.float32], *, seed: int = 0) -> NDArray[np.float32]:
     from sklearn.manifold import TSNE
 
     if len(h) < 5:
-        raise UserError(f"t-SNE takes five images or more, not {len(h)}")
+        raise UserError(f"t-SNE needs five images or more, not {len(h)}")
     if h.shape[1] < 3:
-        raise UserError(f"t-SNE in three dimensions takes three features or more, not {h.shape[1]}")
+        raise UserError(f"t-SNE in three dimensions needs three features or more, not {h.shape[1]}")
     if not np.isfinite(h).all() or not h.std(axis=0).any():
         raise UserError(
             "the features of all images are the same (or not finite), so t-SNE has nothing to "

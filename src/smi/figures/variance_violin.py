@@ -83,7 +83,7 @@ def relative_variance(h: NDArray[np.float32]) -> Variances:
     Its mean is 1 - |mean row|^2, up to a factor n / (n - 1).
     """
     if len(h) < 2:
-        raise UserError("a variance takes two images or more")
+        raise UserError("a variance needs two images or more")
     rows = np.asarray(h, dtype=np.float64)
     if not np.isfinite(rows).all():
         raise UserError(

@@ -1,7 +1,7 @@
 """Check the history of a run: each check returns a problem, a sign of health, or None.
 
-A value is the median of five lines, so that one unusual batch is not a finding. A check waits until
-a run had time to get there.
+A value is the median of five lines, so that one unusual batch is not a finding. Some
+checks wait until a given share of training is done.
 """
 
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ def _advice_against_nan(lr: float | None, gradients_grew: bool) -> str:
             "or with a longer warm-up (--optimizer.warmup_epochs)."
         )
     return (
-        "Gradients did not grow before it, so a number overflowed at once: start over (--fresh) "
+        "Gradients did not grow before it, so a number overflowed suddenly: start over (--fresh) "
         "with --precision float32 if the run had another precision. If that does not help, use "
         f"{lower} or a longer warm-up (--optimizer.warmup_epochs)."
     )
@@ -95,7 +95,7 @@ def check_divergence(h: History) -> Finding | None:
     # Only for losses that rise in trouble alone: with teachers and queues a healthy loss may rise.
     lost = start - best > 0.2 * h.scale and now > best + 0.9 * (start - best)
     if lost and not h.context.description.loss_may_rise:
-        sentence = "The loss diverges: it has lost what it had gained."
+        sentence = "The loss diverges: it has risen almost to its start again."
         return Finding(kind, "warning", sentence, evidence, advice)
     if start - now > 0.02 * h.scale:
         return Finding(kind, "ok", "The loss falls.", evidence)
@@ -132,7 +132,7 @@ def check_collapse(h: History) -> Finding | None:
 
 def _collapse(h: History, sentence: str, evidence: str) -> Finding:
     remedies = h.context.description.collapse_remedies
-    advice = f"A collapsed run seldom recovers, so start again. {remedies}"
+    advice = f"A collapsed run rarely recovers, so start again. {remedies}"
     return Finding("collapse", "warning", sentence, evidence, advice)
 
 
@@ -187,7 +187,7 @@ def _healthy_spread(h: History) -> Finding | None:
 
 
 def _max_rank(h: History) -> int:
-    return max(1, min(h.context.batch_size - 1, h.context.feature_dim))  # centring takes one
+    return max(1, min(h.context.batch_size - 1, h.context.feature_dim))  # centring removes one
 
 
 def _rank_evidence(h: History) -> str:

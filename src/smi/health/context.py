@@ -1,4 +1,4 @@
-"""Hold what the numbers of a run depend on: its sizes, and what its method says about itself."""
+"""Hold the context of the health checks: the sizes of a run and its method's description."""
 
 from dataclasses import dataclass, field
 

@@ -87,7 +87,7 @@ def diagnose(run: str | Path | Run, *, quiet: bool = False) -> Diagnosis:
 
 
 def context_of(run: Run) -> Context:
-    """Return what the numbers of a run depend on, from config.yaml and run.json."""
+    """Return the context of the health checks, from config.yaml and run.json."""
     config, about = run.config, _about(run)
     method = config.get("method")
     if isinstance(method, str):
@@ -126,7 +126,7 @@ def _describe_by_class(
 
     try:
         method = find_method(name)
-    except Exception:  # the user's module may be gone, or fail in any way
+    except Exception:  # the user's module may be missing, or fail in any way
         return {}
     return method.describe(LossSetup(**sizes, settings=settings))
 

@@ -47,7 +47,7 @@ class Series:
         return statistics.median(self.last)
 
     def settled(self) -> bool:
-        """Tell whether the first and the last values are of different lines."""
+        """Return whether the first and the last values come from different lines."""
         return self.count >= 2 * WINDOW
 
 
@@ -148,13 +148,13 @@ class History:
             self.loss.add(number(line, "loss"))
 
     def late(self, share: float) -> bool:
-        """Tell whether this share of training is done, or many lines if the length is unknown."""
+        """Return whether this share of training is done, or many lines if the length is unknown."""
         if self.epoch is None or not self.context.epochs:
             return self.num_lines >= 10 * WINDOW
         return self.epoch >= share * self.context.epochs
 
     def probed_late(self, share: float) -> bool:
-        """Tell whether the last probe came after this share of training."""
+        """Return whether the last probe came after this share of training."""
         if self.probe_epoch is None or not self.context.epochs:
             return len(self.probes) >= 3
         return self.probe_epoch >= share * self.context.epochs

@@ -50,7 +50,7 @@ def find_problems(context: Context, lines: Iterable[Line]) -> list[Finding]:
             current[kind] = finding
         elif current[kind].level == "ok":
             current[kind] = replace(
-                finding, evidence=f"{finding.evidence}; no longer so at step {history.step}"
+                finding, evidence=f"{finding.evidence}; no longer true at step {history.step}"
             )
     levels = ("stop", "warning", "ok")
     return sorted(current.values(), key=lambda finding: levels.index(finding.level))

@@ -30,7 +30,7 @@ FeatureBatches = Generator[tuple[Tensor, Tensor], None, None]  # h [N, F] and it
 
 
 class AllImages:
-    """Read all images of a folder or dataset in order, whatever its splits, with their names.
+    """Read all images of a folder or dataset in order, over all splits, with their names.
 
     labels [n] is None unless every image has a label. Files are decoded when they are needed, and
     not cached.
@@ -180,7 +180,7 @@ class AllImages:
 
 
 def is_same_file(first: Path, second: Path) -> bool:
-    """Tell whether two paths lead to the same file."""
+    """Return whether two paths lead to the same file."""
     try:
         return os.path.samefile(first, second)
     except OSError:  # one of them does not exist

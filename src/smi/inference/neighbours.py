@@ -1,7 +1,7 @@
 """Find the images most similar to one or more query images, and draw them on a contact sheet.
 
-found = neighbours("runs/mine", data="photographs", queries=["cat.jpg"], out="neighbours.png")
-print(found.text())
+result = neighbours("runs/mine", data="photographs", queries=["cat.jpg"], out="neighbours.png")
+print(result.text())
 
 n images, F coordinates, m queries.
 """
@@ -91,8 +91,8 @@ def neighbours(
 ) -> Neighbours:
     """Find the k images of a folder or dataset that are most similar to each query.
 
-    found = neighbours("runs/mine", data="photographs", queries=["cat.jpg"], k=8)
-    found.rows[0][0].file       # the image most similar to cat.jpg
+    result = neighbours("runs/mine", data="photographs", queries=["cat.jpg"], k=8)
+    result.rows[0][0].file       # the image most similar to cat.jpg
 
     out: the contact sheet, a PNG. Equally similar images come in the order of their paths. A query
     that lies in the folder is not its own neighbour.

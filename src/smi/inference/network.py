@@ -34,7 +34,7 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Network:
-    """Hold what timm, torchvision or a user's own class needs to build the network."""
+    """Hold the arguments with which timm, torchvision or a user's class builds the network."""
 
     settings: dict[str, Any]  # arguments of `create_encoder`
     name: str  # timm's name, or the import path of a user's own network
@@ -65,7 +65,7 @@ class Network:
 
     @property
     def own(self) -> bool:
-        """Tell whether the network is a user's own class."""
+        """Return whether the network is a user's own class."""
         return "." in self.name
 
     @property
@@ -117,20 +117,20 @@ class Network:
         return lines
 
     def how_to_load(self, folder: Path, to: str) -> str:
-        """Say in one line how to load the export."""
+        """Return one line that explains how to load the export."""
         file = literal(str(folder / FORMATS[to].file))
         if to == "safetensors":
-            return f"smi.load({literal(str(folder))}), or without smi load() of its load.py"
+            return f"smi.load({literal(str(folder))}); without smi, call load() in its load.py"
         if to == "onnx":
             return f"onnxruntime.InferenceSession({file}): images [batch, 3, S, S] to features"
         if self.stem != "standard":
             return (
-                f"{to} has no {self.stem} stem: load() of {folder / SCRIPT} makes the network with "
-                f"{to}, replaces its stem, and loads it"
+                f"{to} has no {self.stem} stem: call load() in {folder / SCRIPT}, which builds "
+                f"the network with {to}, replaces its stem and loads the weights"
             )
         if to == "torchvision":
             return (
-                f"model.load_state_dict(torch.load({file}, weights_only=True)), of "
+                f"model.load_state_dict(torch.load({file}, weights_only=True)), where model is "
                 f"torchvision.models.{self.name}() without its fc"
             )
         arguments = [literal(self.name), "num_classes=0", f"checkpoint_path={file}"]

@@ -42,7 +42,7 @@ class Tile:
 
 
 def thumbnail_of_file(path: Path) -> Image.Image:
-    """Return a thumbnail of the central square of a file, which is what an encoder sees."""
+    """Return a thumbnail of the central square of a file, the part that an encoder sees."""
     pixels = square(path, TILE_SIDE)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about metadata, which is not used

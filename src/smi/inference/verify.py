@@ -78,7 +78,7 @@ def compare_features(
 
     Raise a UserError if the export cannot be loaded, or if it differs too much.
     """
-    # Square images, and of each a wide one that preprocessing must crop.
+    # Each image, and a wide part of it that preprocessing must crop.
     shapes = [
         image
         for whole in images

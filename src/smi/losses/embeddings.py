@@ -14,7 +14,7 @@ from torch import Tensor
 
 @contextmanager
 def float32_island(*embeddings: Tensor, same_shape: bool = True) -> Iterator[list[Tensor]]:
-    """Yield the embeddings in float32 or a wider type of theirs, with autocast off."""
+    """Yield the embeddings in float32, or in float64 if one of them is, with autocast off."""
     check(*embeddings, same_shape=same_shape)
     dtype = torch.float32
     for z in embeddings:

@@ -1,7 +1,7 @@
 """Compute the values a loss can take: helpers for the `loss_range` of each method.
 
-A range is the least the loss can be, and its value for random embeddings. A run that learns goes
-from about the second towards the first. Pure Python: nothing here needs torch.
+A range holds the lowest possible loss and the loss of random embeddings. The loss of a run that
+learns falls from about the second towards the first. This module does not need torch.
 """
 
 import math
@@ -20,7 +20,7 @@ def cross_entropy_range(
 ) -> tuple[float, float]:
     """Return the range of a cross-entropy over cosines / temperature.
 
-    It is least with one cosine at 1 and the others at -1. Random embeddings choose evenly.
+    The minimum has one cosine at 1 and the others at -1. Random embeddings choose evenly.
     """
     lowest = math.log1p((num_candidates - 1) * math.exp(-2 / temperature))
     return lowest, math.log(num_candidates) + log_mean_exp_of_cosine(temperature, dim)
@@ -29,7 +29,7 @@ def cross_entropy_range(
 def log_mean_exp_of_cosine(temperature: float, dim: int | None) -> float:
     """Return log E exp(cosine / temperature) for random directions in `dim` dimensions.
 
-    Their scatter adds this to the cross-entropy of an even choice. None neglects it.
+    Their scatter adds this to the cross-entropy of an even choice. It is ignored if `dim` is None.
     """
     if dim is None:
         return 0.0

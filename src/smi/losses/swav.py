@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from smi.distributed import join, own
+from smi.distributed import join, own_rows
 from smi.losses.embeddings import check, check_lists, check_positive, float32_island
 from smi.losses.terms import Terms
 
@@ -123,4 +123,4 @@ def sinkhorn(
         for _ in range(num_iterations):
             q = q - q.logsumexp(dim=0)
             q = q - q.logsumexp(dim=1, keepdim=True)
-        return own(q).exp()
+        return own_rows(q).exp()

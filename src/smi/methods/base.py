@@ -55,7 +55,7 @@ class Method(nn.Module, ABC):
     forward pass.
 
     The class attributes describe the method to `smi methods` and to the health checks. Their
-    defaults suit a method about which nothing is known.
+    defaults suit an unknown method.
     """
 
     display_name: ClassVar[str] = ""  # for people; default: the name of the class
@@ -112,7 +112,7 @@ class Method(nn.Module, ABC):
 
     @classmethod
     def loss_range(cls, setup: LossSetup) -> LossRange | None:
-        """Return the least the loss can be and its value for random embeddings, or None.
+        """Return the lowest possible loss and the loss of random embeddings, or None.
 
         A run that learns goes from about the second towards the first. None means unknown.
         """
@@ -120,7 +120,7 @@ class Method(nn.Module, ABC):
 
     @classmethod
     def describe(cls, setup: LossSetup) -> dict[str, Any]:
-        """Return what the health checks need to know about a method, ready for JSON."""
+        """Return the description of the method for the health checks, ready for JSON."""
         return MethodDescription(
             display_name=cls.display_name,
             loss_range=cls._checked_range(setup),
@@ -159,7 +159,7 @@ def settings_of(method: type[Method]) -> dict[str, inspect.Parameter]:
 def together(network: nn.Module, views: Sequence[Tensor]) -> list[Tensor]:
     """Return the outputs of each view, with one pass for all neighbouring views of one size.
 
-    Small views are many, and batch norms see all of them at once.
+    There are many small views, and batch norms see all of them together.
     """
     groups = [list(group) for _, group in groupby(views, key=lambda x: x.shape[-1])]
     return [outputs for group in groups for outputs in network(torch.cat(group)).chunk(len(group))]

@@ -1,16 +1,16 @@
-"""Hold what a method says about itself, for people and for the health checks; needs no torch."""
+"""Define the description of a method, for users and for the health checks, without torch."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-LossRange = tuple[float, float]  # the least the loss can be, and its value for random embeddings
+LossRange = tuple[float, float]  # the lowest possible loss, and the loss of random embeddings
 
 
 @dataclass(frozen=True)
 class MethodDescription:
-    """Describe a method to the health checks; the defaults suit a method nothing is known about."""
+    """Describe a method to the health checks; the defaults suit an unknown method."""
 
     display_name: str = ""
     loss_range: LossRange | None = None

@@ -89,7 +89,7 @@ class MoCo(Method):
 
 
 class MoCoV2(MoCo):
-    """Add to MoCo what SimCLR showed: a head of two layers, blur and a cosine schedule.
+    """Extend MoCo with ideas of SimCLR: a head of two layers, blur and a cosine schedule.
 
     widths: of the head's layers.
     momentum: the teacher's.

@@ -19,7 +19,7 @@ class SimCLR(Method):
     """Find the other view of an image, by cosine, among the views of all devices (NT-Xent).
 
     widths: of the projector's layers.
-    temperature: the default is the paper's for CIFAR-10; for ImageNet it has 0.1.
+    temperature: the default is the paper's value for CIFAR-10; it uses 0.1 for ImageNet.
     """
 
     display_name = "SimCLR"

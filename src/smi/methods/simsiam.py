@@ -25,7 +25,7 @@ class SimSiam(Method):
     synchronises_batch_norm = True
     least_loss_is_collapse = True
     collapse_remedies = (
-        "Lower the learning rate, keep batch norm behind the projector's last layer, and keep the "
+        "Lower the learning rate, keep batch norm after the projector's last layer, and keep the "
         "predictor's learning rate constant."
     )
 

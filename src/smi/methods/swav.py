@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from smi.data import Batch
-from smi.distributed import own, world_size
+from smi.distributed import own_rows, world_size
 from smi.errors import UserError
 from smi.losses import swav_loss
 from smi.losses.ranges import cross_entropy_range
@@ -91,7 +91,7 @@ class SwAV(Method):
         """Return the scores of this device's part of the queued samples."""
         if self.epoch < self.queue_from_epoch:
             return []
-        return [self.prototypes(own(queue.keys)) for queue in self.queues]
+        return [self.prototypes(own_rows(queue.keys)) for queue in self.queues]
 
     def policy(self, recipe: Policy) -> Policy:
         """Return the views of the recipe and small ones."""

@@ -21,8 +21,8 @@ def mlp(
 
         mlp(F, 4096, 4096, 4096)        # SMI's projector
 
-    bias: of layers without a batch norm behind them, which would remove it again.
-    last_norm: add a batch norm without scale and shift behind the last layer, as SimSiam does.
+    bias: of layers without a batch norm after them; a batch norm would remove it.
+    last_norm: add a batch norm without scale and shift after the last layer, as SimSiam does.
     """
     layers: list[nn.Module] = []
     for i, (inputs, outputs) in enumerate(pairwise(widths)):

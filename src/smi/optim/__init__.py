@@ -1,4 +1,4 @@
-"""Step parameters: LARS, parameter groups, schedules.
+"""Update parameters: LARS, parameter groups, schedules.
 
 optimizer = create_optimizer(method, name="AdamW", lr=1e-3, lr_vectors=None, weight_decay=1e-4)
 set_lr(optimizer, lr_factor("cosine", progress, warmup=0.03, final=0.001))      # before each step

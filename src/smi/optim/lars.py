@@ -12,7 +12,7 @@ MOMENTUM = 0.9
 
 
 class LARS(Optimizer):
-    """Step each matrix by a fixed share of its own length: SGD with momentum and scaled gradients.
+    """Update each matrix by a fixed share of its norm: SGD with momentum and scaled gradients.
 
         g = gradient + weight_decay * p
         g = g * eta * |p| / |g|             (unless either length is 0)

@@ -22,7 +22,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Missing:
-    """Say in a sentence why something is missing, and name the command that makes it."""
+    """Explain in a sentence why something is missing, and name the command that makes it."""
 
     sentence: str
     command: str = ""

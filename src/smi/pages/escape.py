@@ -1,4 +1,4 @@
-"""Escape names and text from anywhere for each place on a page where they are used."""
+"""Escape untrusted names and text for each part of a page that uses them."""
 
 import base64
 import html

@@ -2,7 +2,7 @@
 (() => {
   const root = document.documentElement;
   const data = JSON.parse(document.getElementById("data").textContent);
-  const every = (selector, within = document) => [...within.querySelectorAll(selector)];
+  const selectAll = (selector, within = document) => [...within.querySelectorAll(selector)];
   root.classList.add("js");
 
   // -------------------------------------------------------------------------------- light and dark
@@ -151,7 +151,7 @@
     displayModeBar: spec.paper ? "hover" : false,
     modeBarButtonsToRemove: ["toImage", "select2d", "lasso2d"],
   });
-  for (const saveButton of every("[data-save]")) {
+  for (const saveButton of selectAll("[data-save]")) {
     saveButton.hidden = false;
     saveButton.addEventListener("click", () => save(data.plots[saveButton.dataset.save]));
   }
@@ -421,7 +421,7 @@
       element.src = data.pictures[element.dataset.picture];
     }
   };
-  const pending = every("[data-plot], [data-cloud], [data-picture]");
+  const pending = selectAll("[data-plot], [data-cloud], [data-picture]");
   const sight = new IntersectionObserver((entries) => {
     for (const entry of entries) {
       if (!entry.isIntersecting) continue;
@@ -433,21 +433,21 @@
 
   // -------------------------------------------------------------------------------------- choosers
 
-  const choosers = every(".chooser");
+  const choosers = selectAll(".chooser");
   const pick = (chooser, input) => {
     input.checked = true;
-    for (const option of every(":scope > .option", chooser)) {
+    for (const option of selectAll(":scope > .option", chooser)) {
       option.classList.toggle("chosen", option.dataset.value === input.value);
     }
   };
   for (const chooser of choosers) {
-    const inputs = every(":scope > fieldset input", chooser);
+    const inputs = selectAll(":scope > fieldset input", chooser);
     pick(chooser, inputs.find((input) => input.checked) || inputs[0]);
     chooser.addEventListener("change", (event) => {
       hideCard();
       for (const other of choosers) { // one choice for the whole page
         const { option } = event.target.dataset;
-        const inputs = every(":scope > fieldset input", other);
+        const inputs = selectAll(":scope > fieldset input", other);
         const same = inputs.find((input) => input.dataset.option === option);
         if (same) pick(other, same);
       }
@@ -456,7 +456,7 @@
 
   // ------------------------------------------------------------------------------------------ tabs
 
-  const tabs = every('[role="tab"]');
+  const tabs = selectAll('[role="tab"]');
   const panels = tabs.map((tab) => document.getElementById(tab.getAttribute("aria-controls")));
   const select = (number, focus) => {
     hideCard();
@@ -503,7 +503,7 @@
 
   // -------------------------------------------------------------------------- copying and printing
 
-  for (const box of every(".code")) {
+  for (const box of selectAll(".code")) {
     const copyButton = box.querySelector(".copy"), words = box.querySelector("code");
     copyButton.hidden = false;
     copyButton.addEventListener("click", async () => {
@@ -520,7 +520,7 @@
     hideCard();
     root.classList.toggle("printing", on);
     if (on) pending.forEach(draw);
-    for (const detail of every("details")) {
+    for (const detail of selectAll("details")) {
       if (on) {
         detail.dataset.was = detail.open ? "1" : "";
         detail.open = true;

@@ -144,7 +144,7 @@ class Writer:
     # --------------------------------------------------------------------- figures and pictures
 
     def plot(self, plot: Plot) -> str:
-        """Write the place of a plotly figure and keep its data."""
+        """Write the container of a plotly figure and store its data."""
         number = len(self.plots)
         layout = in_plotly(dict(plot.layout))
         entry: dict[str, Any] = {
@@ -178,7 +178,7 @@ class Writer:
         return self.figure(picture.title, picture.caption, image, links=picture.links)
 
     def cloud(self, cloud: Cloud) -> str:
-        """Write the canvas of a cloud and keep its points."""
+        """Write the canvas of a cloud and store its points."""
         number = len(self.clouds)
         points = [list(point) for point in cloud.points]
         self.clouds.append({"sample": cloud.sample, "points": points})

@@ -52,7 +52,7 @@ def lambda_claim(datasets: Sequence[DatasetComparisons]) -> Claim:
         for dataset in datasets
         if dataset.sweep is not None
     )
-    note = "The best inner λ is chosen by the seeds that judge it, which flatters it a little."
+    note = "The best inner λ is chosen by the seeds that judge it, which favours it slightly."
     return Claim(
         "lambda-middle",
         "The best λ is in the middle of its range",
@@ -118,7 +118,7 @@ def _best_weight(data: str, comparison: Comparison) -> Finding:
     scores = {value: by_seed for value, by_seed in scores.items() if by_seed}
     if column is None or len(scores) < 3:
         return Finding(
-            data, OPEN, f"{len(scores)} values of λ were evaluated: a middle takes three or more."
+            data, OPEN, f"{len(scores)} values of λ were evaluated: a middle needs three or more."
         )
     shared = sorted(set.intersection(*(set(by_seed) for by_seed in scores.values())))
     if not shared:

@@ -4,10 +4,10 @@ for claim in judge_claims([DatasetComparisons("cifar10", pair=comparison, sweep=
     print(claim.title, [finding.verdict for finding in claim.findings])
 
 Each measure follows from the paper's words and was chosen before anything was measured, with one
-exception: the least width of an interval of a difference of accuracies was added after all seeds
-of a run on few test images had differed by one image. A claim holds if the 95 % interval of the
-difference, paired by seed, lies on its side. It does not hold if the interval lies on the other
-side. Otherwise there is no verdict.
+exception. The minimum width of an interval of a difference of accuracies was added later: on few
+test images, the differences of all seeds can be equal, and the interval would have no width.
+A claim holds if the 95 % interval of the difference, paired by seed, lies on its side.
+It does not hold if the interval lies on the other side. Otherwise there is no verdict.
 """
 
 from collections.abc import Sequence

@@ -124,13 +124,13 @@ GMACs here  computed by this package on each device. Symmetric matrices take lit
             Barlow Twins and VICReg use matrices between samples where these are smaller."""
 MEASURED_NOTE = """\
 Measured    medians on one device, {batch}×{dim}: {machine}.
-            Peak MB is the most memory held at once beyond the embeddings, gradients included."""
+            Peak MB is the peak memory beyond the embeddings, gradients included."""
 
 
 def cost(
     batch: int = BATCH, dim: int = DIM, devices: int = DEVICES, measure: bool = False
 ) -> CostTable:
-    """Count the cost of each loss of the paper's Table 2, and measure it on this machine if asked.
+    """Count the cost of each loss of the paper's Table 2, and optionally measure it.
 
         print(cost(batch=128, dim=2048, devices=4).text())
 
@@ -184,7 +184,7 @@ def count_costs(batch: int = BATCH, dim: int = DIM, devices: int = DEVICES) -> l
 
 @functools.cache
 def symmetric_macs(rows: int, dim: int) -> int:
-    """Count the MACs of `smi.losses.embeddings.symmetric_product`, which copies most of a half."""
+    """Count the MACs of `smi.losses.embeddings.symmetric_product`, which uses the symmetry."""
     if rows <= 128:
         return rows**2 * dim
     half = (rows + 1) // 2

@@ -20,8 +20,8 @@ BARLOW_TWINS_NAME = display_name(BARLOW_TWINS)
 def judge(difference: Estimate | None, *, larger: bool, margin: float = 0.0) -> Verdict:
     """Return whether the 95 % interval of a difference lies on the side that a claim says.
 
-    larger: the claim is that the difference is above zero; else that it is below. margin: the
-    distance from zero by which the difference may miss that and still support the claim.
+    larger: whether the claim says that the difference is above zero, or else below. margin: how far
+    the difference may lie on the other side of zero and still support the claim.
     """
     if difference is None or difference.low is None or difference.high is None:
         return OPEN

@@ -72,5 +72,5 @@ class Claim:
 
 
 def not_measured(reason: str) -> tuple[Finding, ...]:
-    """Return the finding of a claim that nothing was measured for."""
+    """Return the finding of a claim without measurements."""
     return (Finding("", OPEN, f"{reason}, so this cannot be measured."),)

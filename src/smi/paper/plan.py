@@ -116,7 +116,7 @@ def make_plan(
     if num_gpus == 1 and any(planned.kind == TWO_PROCESSES for planned in comparisons):
         comparisons = [planned for planned in comparisons if planned.kind != TWO_PROCESSES]
         notes.append(
-            "SMI was not trained by two processes: that takes two GPUs, or --device cpu, "
+            "SMI was not trained by two processes: that needs two GPUs, or --device cpu, "
             f"and there is one {runtime.choose_device().type} device."
         )
     return Plan(
@@ -209,7 +209,7 @@ def _given(scale: Scale, data: str | Path) -> tuple[DatasetSetup, ...]:
     setups = tuple(setup for setup in scale.datasets if setup.source == str(data))
     if not setups and scale.name != "hours":
         names = ", ".join(setup.source for setup in scale.datasets)
-        raise UserError(f"the scale {scale.name} uses {names}: a folder takes --scale hours")
+        raise UserError(f"the scale {scale.name} uses {names}: a folder needs --scale hours")
     return setups or (DatasetSetup(absolute_source(data), None),)
 
 

@@ -144,7 +144,7 @@ def _announce_plan(plan: Plan, count: RunCount) -> None:
     if plan.scale.seconds_per_run and total > done:
         seconds = 60 + plan.scale.seconds_per_run * (total - done)
         estimate = f", about {duration(seconds)} on two cores"
-    say(f"in all    {_count(total)}, {done} of them finished already{estimate}; into {plan.out}")
+    say(f"total     {_count(total)}, {done} already finished{estimate}; written to {plan.out}")
 
 
 def make_comparisons(plan: Plan) -> dict[tuple[str, str], Comparison]:
@@ -261,8 +261,8 @@ def _merged(made: Mapping[str, list[Entry]], earlier: Mapping[str, Any]) -> dict
     merged = {}
     for key, entries in made.items():
         names = {entry["name"] for entry in entries}
-        kept = [entry for entry in earlier.get(key, []) if entry["name"] not in names]
-        merged[key] = [*kept, *entries]
+        others = [entry for entry in earlier.get(key, []) if entry["name"] not in names]
+        merged[key] = [*others, *entries]
     merged["tables"].sort(key=lambda entry: str(entry["name"]))
     merged["figures"].sort(key=_figure_order)
     return merged

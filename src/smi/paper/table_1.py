@@ -71,7 +71,7 @@ def _matched(
 
 
 def _nearest(method: str, epochs: int) -> int:
-    """Return the paper's row of a method with the nearest number of epochs; the last of equals."""
+    """Return the paper's row of a method with the nearest number of epochs; the last in a tie."""
     rows = [(number, row.epochs) for number, row in enumerate(TABLE_1) if row.method == method]
     return min(reversed(rows), key=lambda row: abs(row[1] - epochs))[0]
 

@@ -85,7 +85,7 @@ def measure_loss(criterion: Criterion, views: Sequence[Tensor], repeats: int) ->
 
 
 def peak_bytes(step: Callable[[], None], device: torch.device) -> int | None:
-    """Return the most bytes that tensors made by `step` hold at once; None if not reported."""
+    """Return the peak bytes of tensors that `step` creates; None if not reported."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
@@ -138,9 +138,9 @@ def time_losses_in_turn(
 
 
 def barlow_twins_as_published(z1: Tensor, z2: Tensor, *, redundancy_weight: float) -> Tensor:
-    """Compute the Barlow Twins loss by way of the K × K matrix, which the paper counts.
+    """Compute the Barlow Twins loss from its K × K matrix, which the paper counts.
 
-    `smi.losses.barlow_twins_loss` gives the same number by a shorter way.
+    `smi.losses.barlow_twins_loss` computes the same number faster.
     """
     z1 = batch_norm(z1, None, None, training=True)
     z2 = batch_norm(z2, None, None, training=True)

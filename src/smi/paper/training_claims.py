@@ -88,7 +88,7 @@ def _positive(values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float
 
 @dataclass(frozen=True)
 class CurveClaim:
-    """Describe a claim that SMI has less of something than Barlow Twins.
+    """Describe a claim that a measure is lower for SMI than for Barlow Twins.
 
     columns: names and measures; the first decides, the others are shown beside it.
     """
@@ -169,7 +169,7 @@ def training_claims(datasets: Sequence[DatasetComparisons]) -> list[Claim]:
 
 
 def _judge(claim: CurveClaim, datasets: Sequence[DatasetComparisons]) -> Claim:
-    findings = tuple(found for dataset in datasets if (found := _finding(claim, dataset)))
+    findings = tuple(finding for dataset in datasets if (finding := _finding(claim, dataset)))
     return Claim(
         claim.name,
         claim.title,

@@ -207,7 +207,7 @@ class ReportDocument:
         )
 
     def _seed_note(self) -> Iterator[Block]:
-        """Say which seed is shown if rows have several."""
+        """Name the seed that is shown if rows have several."""
         if len(self.first_runs) < len(self.report_runs):
             runs = self.first_runs.values()
             seeds = join_words(dict.fromkeys(str(run.config["seed"]) for run in runs))
@@ -216,7 +216,7 @@ class ReportDocument:
             )
 
     def _missing_portraits(self) -> Iterator[Block]:
-        """Say why encoders or images of a row are missing."""
+        """Explain why encoders or images of a row are missing."""
         for row, portrait in self.portraits.items():
             for name in ("encoder", "images"):
                 if name in portrait.missing:

@@ -131,7 +131,7 @@ def _maps_gallery(rows: Sequence[str], parts: Mapping[str, dict[str, Any]]) -> G
         gallery,
         f"{parts[rows[0]]['of'].capitalize()}, in grey beneath the ℓ2 norm over channels of each "
         f"encoder's {MAP_DESCRIPTION}, enlarged to the image (bilinear, from "
-        f"{join_words(sizes)} places). "
+        f"{join_words(sizes)} positions). "
         "Each map is scaled from its minimum (dark) to its maximum (bright), so it shows where the "
         "energy is, not how much.",
         ("image", *rows),

@@ -243,7 +243,7 @@ def _describe_optimizer(config: Mapping[str, Any]) -> str:
 
 
 def missing_block(reason: object) -> Missing:
-    """Say why a part is missing."""
+    """Explain why a part is missing."""
     return Missing(as_sentence(str(reason or "it was not computed")))
 
 

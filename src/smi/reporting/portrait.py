@@ -1,4 +1,4 @@
-"""Compute everything a report shows of a run's encoder and keep it in the run's folder.
+"""Compute everything a report shows about a run's encoder, and store it in the run's folder.
 
 portrait = load_portrait(Run("runs/smi"), Sample("cifar10", images=1000), torch.device("cpu"))
 
@@ -117,9 +117,9 @@ def _path(run: Run, sample: Sample) -> Path:
 
 
 def _read(path: Path, fingerprint: str | None) -> Portrait | None:
-    """Read a saved portrait; None if there is none of these images, or it may be completed now.
+    """Read a saved portrait; None if there is none for these images, or it is incomplete.
 
-    fingerprint: None if the images are gone, which makes any saved portrait the best there is.
+    fingerprint: None if the images are missing; then any saved portrait is used.
     """
     with suppress(OSError, ValueError, KeyError):
         document = json.loads(path.read_text(encoding="utf-8"))

@@ -19,7 +19,7 @@ from smi.terminal import printable, quietly, say
 __all__ = ["report"]
 
 MAX_PAGE_BYTES = 10_000_000
-THINNING = (1, 2, 4, 8)  # t-SNE shows one image in so many; the first that makes the page fit
+THINNING = (1, 2, 4, 8)  # t-SNE shows every n-th image; the first n that fits is used
 
 
 def report(

@@ -23,7 +23,7 @@ class ComparedRun:
 
 
 def is_comparison(folder: Path) -> bool:
-    """Tell whether a folder holds a comparison, and is not a run itself."""
+    """Return whether a folder holds a comparison, and is not a run itself."""
     return (folder / COMPARISON).is_file() and not (folder / "config.yaml").is_file()
 
 
@@ -64,7 +64,7 @@ def read_compared(folder: Path) -> list[ComparedRun]:
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{path} does not describe a comparison ({error!r}): `smi compare` writes it again"
+            f"{path} does not describe a comparison ({error!r}): run `smi compare` again"
         ) from error
 
 

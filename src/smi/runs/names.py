@@ -49,7 +49,7 @@ def display_name(method: str) -> str:
 
 
 def name_runs(runs: Sequence[Run], *, by_data: bool = True) -> dict[str, Run]:
-    """Return runs by unique names; see `names_of`."""
+    """Return runs by unique names; see `run_names`."""
     folders = [run.folder.resolve() for run in runs]
     for i, folder in enumerate(folders):
         if folder in folders[:i]:
@@ -81,7 +81,7 @@ def run_names(runs: Sequence[Run], *, by_data: bool = True) -> list[str]:
 
 
 def _details(runs: Sequence[Run]) -> list[list[str]]:
-    """Return what may distinguish runs, in the order in which it is tried."""
+    """Return details that may distinguish runs, in the order in which they are tried."""
     weights = [redundancy_weight_of(run) for run in runs]
     return [
         ["" if weight is None else f"λ = {weight:g}" for weight in weights],
@@ -116,7 +116,7 @@ def _other_settings(runs: Sequence[Run]) -> list[str]:
 
 
 def shared_settings(runs: Iterable[Run]) -> str:
-    """Return what runs share, for a caption: data, encoder, epochs, batch size."""
+    """Return the settings that runs share, for a caption: data, encoder, epochs, batch size."""
     runs = list(runs)
     details = (
         {dataset_name(run) for run in runs},
@@ -176,8 +176,8 @@ def first_runs(groups: Mapping[str, Sequence[Run]]) -> dict[str, Run]:
 
 
 def seed_caption(
-    groups: Mapping[str, Sequence[Run]], what: str = "Thin: each seed; thick: their mean"
+    groups: Mapping[str, Sequence[Run]], key: str = "Thin: each seed; thick: their mean"
 ) -> str:
     """Return a sentence for a caption that gives the number of seeds; empty for one seed."""
     counts = sorted({len(runs) for runs in groups.values() if len(runs) > 1})
-    return f" {what} ({' or '.join(map(str, counts))} seeds)." if counts else ""
+    return f" {key} ({' or '.join(map(str, counts))} seeds)." if counts else ""

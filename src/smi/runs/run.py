@@ -1,4 +1,4 @@
-"""Own the folder of a run: make it, lock it, compare it with a configuration, read it and write it.
+"""Manage the folder of a run: create it, lock it, compare its configuration, read and write it.
 
 config.yaml           the complete configuration: `smi pretrain DIR/config.yaml` repeats the run
 run.json              facts about the run: images, device, versions, status (see `Facts`)
@@ -99,7 +99,7 @@ class Run:
         """Make the folder of a run, or reopen it to resume, and hold its lock inside the block.
 
         A folder that holds steps of a different configuration is refused. With `fresh` an
-        existing folder is moved aside first.
+        existing folder is renamed first.
         """
         folder = expand(folder)
         with contextlib.ExitStack() as stack:
@@ -187,7 +187,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Tell whether the last step was taken."""
+        """Return whether the last step was taken."""
         return self.facts.status == "finished"
 
     def write_facts(self, facts: Facts) -> None:
@@ -312,13 +312,13 @@ def _prepare_folder(folder: Path, fresh: bool) -> None:
             if path.name not in written_before_config and path.suffix != ".partial":
                 raise UserError(
                     f"{folder} is not a run and is not empty: "
-                    "give another folder, or --fresh to move it aside"
+                    "give another folder, or --fresh to rename it"
                 )
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
 
 
 def _has_steps(folder: Path) -> bool:
-    """Tell whether a run in this folder has taken a step."""
+    """Return whether a run in this folder has taken a step."""
     paths = (folder / "checkpoints" / "last.pt", folder / "metrics.jsonl")
     return (folder / "config.yaml").is_file() and any(
         path.is_file() and path.stat().st_size for path in paths

@@ -13,7 +13,7 @@ from smi.terminal import duration, is_quiet, say
 
 @dataclass(frozen=True)
 class Length:
-    """Hold how long a run is."""
+    """Hold the length of a run, in steps and images."""
 
     steps: int
     steps_per_epoch: int
@@ -25,7 +25,7 @@ class Length:
 
 
 class Bar:
-    """Show a progress bar on a terminal, or one plain line per epoch elsewhere; or nothing."""
+    """Show a progress bar on a terminal, or plain lines elsewhere; print nothing if quiet."""
 
     def __init__(self, length: Length, start: int):
         console = Console()
@@ -72,6 +72,6 @@ class Bar:
         return "  ".join(facts)
 
     def _epoch(self, done: int) -> str:
-        """Return the current epoch and their number."""
+        """Return the current epoch and the number of epochs."""
         last = math.ceil(self._length.epoch(self._length.steps))
         return f"{math.ceil(self._length.epoch(done))}/{last}"

@@ -18,7 +18,7 @@ from smi.training.job import Job
 
 
 def collect_facts(job: Job, *, started: str | None, root: str | Path | None) -> Facts:
-    """Collect what is known before the first step.
+    """Collect the facts that are known before the first step.
 
     started: the start of a run that is resumed; None is now.
     """
@@ -67,7 +67,7 @@ def add_first_step(facts: Facts, config: Config, method: Method, out: Output) ->
 
 
 def health_context(config: Config, facts: Facts) -> Context:
-    """Return what the health checks need to know about a run after its first step."""
+    """Return the context of the health checks, which is known after the first step."""
     return Context(
         method=config.method["name"],
         batch_size=facts.batch_per_device or 0,

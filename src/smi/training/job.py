@@ -1,4 +1,4 @@
-"""Hold the parts that the training loop puts together."""
+"""Define the input of the training loop."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from smi.views import Views
 
 @dataclass(frozen=True)
 class Job:
-    """Hold what is trained, on which images, and for how long."""
+    """Hold the method, the images, the optimizer and the length of a training run."""
 
     config: Config
     method: Method

@@ -115,7 +115,7 @@ class Journal:
             self._bar.show(self._done, self._last, self._probe)
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint stores: pending values and the length of metrics.jsonl."""
+        """Return the values for a checkpoint: pending values and the length of metrics.jsonl."""
         self.check_finite()
         position = 0
         if self._file:

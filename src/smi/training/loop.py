@@ -66,10 +66,10 @@ def train(job: Job, journal: Journal, run: Run, facts: Facts, *, start: int = 0)
             if _probe_is_due(job, done):
                 _probe(job, journal)
             journal.show()
-            last = done == job.steps or stop.asked
+            last = done == job.steps or stop.requested
             if last or done % job.save_every == 0:
                 saver(done, must=last)
-            if stop.asked:
+            if stop.requested:
                 raise Interrupted(done, stop.signal)
 
 
@@ -103,7 +103,7 @@ def gradient_norm(parameters: list[Tensor]) -> Tensor:
 class Saver:
     """Write checkpoints on rank 0: all ranks have the same weights and state.
 
-    A checkpoint is skipped, unless it is a must, if saving takes too large a share of the time.
+    A checkpoint is skipped if saving takes too large a share of the time, unless `must` is true.
     """
 
     def __init__(self, job: Job, journal: Journal, path: Path):

@@ -1,4 +1,4 @@
-"""Describe a run before its first step, and what to do after the last one."""
+"""Describe a run before its first step, and list the next commands after its last step."""
 
 import os
 from collections import Counter
@@ -38,7 +38,7 @@ def plan_lines(job: Job, images: Images, origin: str, *, start: int = 0) -> list
 
 def next_steps(run: Run) -> str:
     """Return the files of a finished run and the commands to try next; empty on other ranks."""
-    if not run.finished or os.environ.get("RANK", "0") != "0":  # the processes have parted by now
+    if not run.finished or os.environ.get("RANK", "0") != "0":  # the group is closed
         return ""
     return (
         f"done: {run.folder / 'encoder.safetensors'}, metrics in {run.folder / 'metrics.jsonl'}\n"

@@ -60,7 +60,7 @@ def pretrain(
     recipe: a name or a YAML file; None chooses one that suits the images and the device.
     data: the name of a dataset, or a folder of images. method: a name or an import path.
     overrides: any other setting: epochs, batch_size, seed, encoder, method.redundancy_weight, …
-    fresh: move an existing `out` aside and start over.
+    fresh: rename an existing `out` and start over.
     loggers: "tensorboard", "wandb". compiled: use torch.compile.
     """
     check_loggers(loggers)
@@ -123,9 +123,9 @@ def _on_rank_0(work: Callable[[], T]) -> T:
             result = (work(), None)
         except UserError as error:
             result = (None, error)
-    value, mistake = from_rank_0(result)
-    if mistake is not None:
-        raise mistake
+    value, user_error = from_rank_0(result)
+    if user_error is not None:
+        raise user_error
     return cast(T, value)
 
 
@@ -257,7 +257,7 @@ def _journal(
 
 
 def _train_or_explain(job: Job, journal: Journal, run: Run, facts: Facts, start: int) -> None:
-    """Train, and say in a sentence how an interruption or an error can be mended."""
+    """Train, and explain an interruption or an error in one sentence."""
     try:
         train(job, journal, run, facts, start=start)
     except Interrupted as stop:
@@ -273,6 +273,6 @@ def _train_or_explain(job: Job, journal: Journal, run: Run, facts: Facts, start:
     except (ValueError, TypeError, RuntimeError) as error:
         if journal.done > start:
             raise
-        # A first step that fails is a matter of settings; a later one is a bug.
+        # If the first step fails, the settings are wrong; a later failure is a bug.
         name = job.config.method["name"]
         raise refused(error, f"{name} with these settings") from error

@@ -22,7 +22,7 @@ class Interrupted(KeyboardInterrupt):
 class Stop:
     """Hold the signal that arrived, and whether this process must act on it."""
 
-    asked = False
+    requested = False
     signal = 0
 
 
@@ -40,7 +40,7 @@ def stop_signals() -> Iterator[Stop]:
         if stop.signal and number == signal.SIGINT:
             raise KeyboardInterrupt
         stop.signal = number
-        stop.asked = rank() == 0
+        stop.requested = rank() == 0
 
     if threading.current_thread() is threading.main_thread():  # only this thread may set handlers
         for number in (signal.SIGINT, signal.SIGTERM):

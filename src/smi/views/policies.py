@@ -65,7 +65,7 @@ _IMAGENETTE = _twice(View(160, scale=(0.08, 1.0), saturation=0.4, solarize_p=0.2
 _IMAGENET = View(224, scale=(0.08, 1.0), blur_p=1.0)
 # Digits are grey strokes that fill their 8 x 8 pixels. A mirrored digit would be another sign, and
 # there is no colour, so neither flips nor colour changes are used. Crops move and enlarge them
-# within a frame that is one pixel wider, seldom so far that a 0 opens into a u. Brightness and
+# within a frame that is one pixel wider, rarely so far that a 0 looks like a u. Brightness and
 # contrast change.
 _DIGITS = View(
     8,

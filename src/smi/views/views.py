@@ -32,8 +32,8 @@ class Views:
     def __call__(self, images: Tensor, generator: Generator) -> list[Tensor]:
         """Turn uint8 [N, 3, H, W] into normalised float32 [N, 3, S, S], one tensor per view.
 
-        A jigsaw gives one tensor per patch. The generator is on the CPU, whatever the device of the
-        images, so that a seed gives the same views on all devices.
+        A jigsaw gives one tensor per patch. The generator is always on the CPU, so that a seed
+        gives the same views on all devices.
         """
         if images.ndim != 4 or images.shape[1] != 3 or images.dtype != torch.uint8:
             dtype = str(images.dtype).removeprefix("torch.")
