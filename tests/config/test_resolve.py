@@ -121,7 +121,7 @@ def test_text_becomes_what_the_setting_is():
         ({"views.policy": "digits-multicrop"}, "views.policy must be one of"),
         ({"encoder.image_size": 8}, "encoder.image_size is not a setting: use views.size"),
         ({"methods.SMI.redundncy_weight": 3}, "did you mean methods.SMI.redundancy_weight?"),
-        ({"method.widths": []}, "method.widths must have a value"),
+        ({"method.widths": []}, "method.widths must have"),
         ({"method.widths": "[8,"}, "method.widths cannot be read"),
         ({"optimizer.final_lr": -1}, "optimizer.final_lr must be 0 or more"),
         ({"method": "SwAV", "method.crops": -1}, "method.crops must be 0 or more"),

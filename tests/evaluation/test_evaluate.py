@@ -341,7 +341,7 @@ def test_mistakes_are_sentences(run, tmp_path, monkeypatch, capsys):
         (run, "--images", "1"): "of one class",
         (run, "--data", "cifra10"): "did you mean cifar10",
         (run, "--protocol", "lineer"): "did you mean linear?",
-        (run, "--images", "5000"): "has 1,614",
+        (run, "--images", "5000"): "has only 1,614",
         (run, "--show"): "has no such results yet",
         (run, "--epochs", "0"): "whole number of 1 or more",
     }

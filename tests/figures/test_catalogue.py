@@ -127,7 +127,7 @@ def test_a_missing_kaleido_or_browser_is_named(pair, tmp_path, monkeypatch):
         ("xyz", "x.html", "choose one of landscape, gradient-norm, "),
         ("ratio", "x.pdf", r"ends in \.html, \.svg or \.png"),
         ("ratio", "nowhere/x.html", "there is no folder"),
-        ("accuracy-std", "x.html", "takes 2 runs or more, not 1"),
+        ("accuracy-std", "x.html", "needs 2 runs or more, not 1"),
     ],
 )
 def test_mistakes_are_found_before_the_computation(

@@ -211,7 +211,7 @@ def test_an_untrained_network_is_not_a_finding():
         (
             "divergence",
             {"loss": lambda p: 40 + 80 * abs(1 - 3 * min(p, 0.67))},
-            "lost what it had gained",
+            "risen almost to its start again",
         ),
         ("exploding_gradient", {"gradient_norm": lambda p: 3 * math.exp(12 * p)}, "explode"),
         ("exploding_gradient", {"gradient_norm": math.inf}, "NaN or infinite"),

@@ -29,7 +29,7 @@ def test_plain_values_have_the_same():
 
 def test_one_method_with_its_settings():
     text = describe_method("mocov2").text()
-    assert text.startswith("MoCoV2 (Chen et al. 2020, arXiv:2003.04297)\n\nAdd to MoCo")
+    assert text.startswith("MoCoV2 (Chen et al. 2020, arXiv:2003.04297)\n\nExtend MoCo")
     cells = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line}
     assert cells["temperature"] == ["float", "0.2"]
     assert cells["queue_size"] == ["int", "65536"]
