@@ -58,12 +58,36 @@ inline void weigh(float* out, int taps, const float* weight, Line line) {
   target[0] = a, target[1] = b, target[2] = c, target[3] = d;
 }
 
+// Holds numbers at an address that is a multiple of ALIGNMENT. Compilers may round differently at
+// other addresses (they treat the ends of a loop apart), and a view must not depend on the thread
+// that makes it.
+template <class T>
+class Buffer {
+ public:
+  void resize(size_t size) {
+    storage.resize(size + ALIGNMENT / sizeof(T));
+    first = (T*)(((uintptr_t)storage.data() + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+  }
+  void assign(size_t size, T value) {
+    resize(size);
+    std::fill(first, first + size, value);
+  }
+  T* data() { return first; }
+  T& operator[](size_t i) { return first[i]; }
+  const T& operator[](size_t i) const { return first[i]; }
+
+ private:
+  static constexpr uintptr_t ALIGNMENT = 64;  // bytes
+  std::vector<T> storage;
+  T* first = nullptr;
+};
+
 // Holds the input pixels of each of `size` outputs of a line: `count[i]` pixels from start[i] on,
 // with the weights weight[i * most + t].
 struct Taps {
   int most = 0;
   std::vector<int> start, count;
-  std::vector<float> weight;
+  Buffer<float> weight;
 
   void fill(float begin, float length, int pixels, int size, bool flip) {
     const float scale = length / size, support = std::max(scale, 1.0f);
@@ -88,9 +112,9 @@ struct Taps {
 
 struct Scratch {
   Taps rows, columns;
-  std::vector<float> planes, line, middle, columns_by_tap, kernel;
-  std::vector<uint8_t> bytes;
-  std::vector<uint32_t> words;
+  Buffer<float> planes, line, middle, columns_by_tap, kernel;
+  Buffer<uint8_t> bytes;
+  Buffer<uint32_t> words;
 
   // Resizes a line with many pixels per column: adds them one by one.
   void shrink_line(float* out, int size) const {
@@ -199,7 +223,7 @@ struct Scratch {
     kernel.resize(2 * radius + 1);
     float sum = 0;
     for (int t = -radius; t <= radius; t++) sum += kernel[t + radius] = std::exp(-0.5f * t * t / (sigma * sigma));
-    for (float& weight : kernel) weight /= sum;
+    for (int t = 0; t <= 2 * radius; t++) kernel[t] /= sum;
     line.resize(size + 2 * radius + BLOCK);
     float *source = plane(c), *blurred = plane(3);
     for (int y = 0; y < size; y++) {
