@@ -111,6 +111,65 @@ def test_every_option_has_a_help_text_and_a_parameter(command):
         assert callable(load_function(path))
 
 
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_required_parameter_has_an_option_that_is_given(command):
+    """A parameter without a default is a required option, has a default or is in `needs`."""
+    given = set(command.needs)
+    for name, arguments in command.options:
+        dest = arguments.get("dest", name.removeprefix("--").replace("-", "_"))
+        positional = not name.startswith("--") and arguments.get("nargs") != "?"
+        if positional or arguments.get("required") or arguments.get("default") is not None:
+            given.add(dest)
+    parameters = inspect.signature(load_function(command.calls)).parameters.values()
+    assert {p.name for p in parameters if p.default is p.empty} <= given
+
+
+WRONG = [
+    ("pretrain", "digits"),
+    ("pretrain", "digitz", "--out", "x"),
+    ("compare", "digits", "--methods", "SMI"),
+    ("doctor", "nowhere"),
+    ("evaluate", "nowhere"),
+    ("embed", "nowhere", "--data", "digits", "--out", "x.npz"),
+    ("neighbours", "nowhere", "--data", "digits", "--query", "x.png"),
+    ("export", "nowhere", "--to", "timm"),
+    ("methods", "SMEE"),
+    ("encoders", "--image-size", "0"),
+    ("data", "nowhere"),
+    ("views", "nowhere"),
+    ("cost", "--batch", "0"),
+    ("figure",),
+    ("figure", "gradient-norm", "--out", "x.html"),
+    ("figure", "gradient-norn", "--out", "x.html"),
+    ("table", "4"),
+    ("table", "1", "nowhere"),
+    ("table", "3", "--json", "--markdown"),
+    ("report", "nowhere"),
+    ("reproduce", "--scale", "minutes"),
+    ("reproduce", "nothing", "--scale", "minutes", "--out", "x"),
+]
+
+
+@pytest.mark.parametrize("arguments", WRONG, ids=" ".join)
+def test_a_mistake_in_any_command_is_one_sentence(arguments, smi_here, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = smi_here(*arguments)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_wrong_inputs_are_tried_for_every_command():
+    assert {arguments[0] for arguments in WRONG} == {c.name for c in COMMANDS} - {"demo"}
+
+
+def test_the_landscape_needs_no_run(smi_here, tmp_path):
+    result = smi_here("figure", "landscape", "--out", tmp_path / "l.html")
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "l.html").is_file()
+
+
 def test_module_and_version():
     result = subprocess.run(
         [sys.executable, "-m", "smi", "--version"],

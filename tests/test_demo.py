@@ -2,16 +2,11 @@
 
 import re
 
-import torch
-
 from smi.demo import demo
 
 
 def test_the_demo_trains_compares_and_says_what_next(tmp_path, capsys):
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     demo(tmp_path / "demo", epochs=1)
-    torch.set_num_threads(threads)
     said = capsys.readouterr().out
     rows = {
         name: re.search(rf"^{name} .*$", said, re.MULTILINE)[0]

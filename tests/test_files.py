@@ -11,6 +11,7 @@ import pytest
 
 from smi.errors import UserError
 from smi.files import (
+    as_list,
     cache_home,
     data_home,
     disk_errors,
@@ -40,6 +41,17 @@ def test_an_unknown_home_folder_is_a_sentence():
     assert expand("~/x") == Path.home() / "x"
     with pytest.raises(UserError, match="begins with a home folder that cannot be found"):
         expand("~nobody-has-this-name/x")
+
+
+def test_one_source_or_several():
+    class Folder:
+        def __fspath__(self):
+            return "runs/a"
+
+    assert as_list("runs/a") == ["runs/a"]
+    assert as_list(Path("runs/a")) == as_list(Folder()) == [Path("runs/a")]
+    assert as_list(["a", Path("b"), Folder()]) == ["a", Path("b"), Path("runs/a")]
+    assert as_list(()) == []
 
 
 def test_free_bytes_of_a_folder_that_does_not_exist(tmp_path):

@@ -468,7 +468,7 @@ def run(arguments: argparse.Namespace, settings: dict[str, str]) -> None:
         named = {name: values.pop(name) for name in command.overrides}
         chosen = {name: value for name, value in named.items() if value is not None}
         values["overrides"] = {**settings, **chosen}
-    given = {name: value for name, value in values.items() if value is not None and value != []}
+    given = {name: value for name, value in values.items() if value is not None}
     function = load_function(instead or command.calls)
     result = function(**matching(function, given))
     if command.shows and instead is None:
@@ -492,7 +492,11 @@ def matching(function: Callable[..., Any], values: dict[str, Any]) -> dict[str, 
         if parameter in parameters:
             group = {name: values.pop(name) for name in names if name in values}
             values[parameter] = load_function(path)(**group)
-    return {name: value for name, value in values.items() if name in parameters}
+    selected = {name: value for name, value in values.items() if name in parameters}
+    for name, value in list(selected.items()):
+        if value == [] and parameters[name].default is not inspect.Parameter.empty:
+            del selected[name]  # an option that was not given
+    return selected
 
 
 def show(result: Any, form: str) -> None:
@@ -558,7 +562,12 @@ def parser() -> Parser:
             allow_abbrev=False,
         )
         for name, arguments in command.options:
-            subparser.add_argument(name, **arguments)
+            if arguments.get("dest") != "form":
+                subparser.add_argument(name, **arguments)
+        forms = [option for option in command.options if option[1].get("dest") == "form"]
+        group = subparser.add_mutually_exclusive_group() if forms else subparser
+        for name, arguments in forms:
+            group.add_argument(name, **arguments)
         subparser.set_defaults(command=command, parser=subparser)
     return root
 

@@ -6,12 +6,15 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from smi.errors import UserError
 from smi.terminal import announce
+
+Source = str | os.PathLike[str]  # a name, a path, or a Run
+Sources = Source | Iterable[Source]
 
 
 def cache_home() -> Path:
@@ -26,12 +29,18 @@ def data_home() -> Path:
     return cache_home() / "data"
 
 
-def expand(path: str | Path) -> Path:
+def expand(path: Source) -> Path:
     """Replace ~ by the home folder."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise UserError(f"{path} begins with a home folder that cannot be found") from error
+
+
+def as_list(sources: Sources) -> list[str | Path]:
+    """Return one source or several as a list: names, paths or runs."""
+    several = [sources] if isinstance(sources, str | os.PathLike) else sources
+    return [source if isinstance(source, str) else Path(source) for source in several]
 
 
 def free_bytes(folder: Path) -> int:

@@ -53,7 +53,7 @@ assert "MadeUp" in list_methods().text() and "strength" in describe_method("Made
 config = resolve("digits", {"method": "madeup", "method.strength": 3.0})
 assert config.method == {"name": "MadeUp", "strength": 3.0}
 run = smi.pretrain("digits", out="run", overrides={"epochs": 1}, method="madeup")
-description = MethodDescription.parse(run.about["method"])
+description = MethodDescription.parse(run.facts.method)
 assert description.loss_range == (0.0, 2.0) and description.display_name == "MadeUp"
 from smi.health import diagnose
 assert diagnose(run).expected_range == (0.0, 2.0)

@@ -36,7 +36,8 @@ def test_words_are_joined(words, text):
 
 
 def test_the_training_time_is_the_sum_over_logged_speeds(tmp_path):
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"batch_size": 10}))
+    sections = {name: {} for name in ("data", "views", "encoder", "method")}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(sections | {"batch_size": 10}))
     assert training_seconds(Run(tmp_path)) is None
     lines = [
         {"step": 4, "loss": 1.0, "timing": {"images_per_second": 20}},

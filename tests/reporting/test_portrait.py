@@ -32,7 +32,7 @@ def saved(run):
 
 @pytest.fixture
 def sample(run):
-    return Sample("digits", run.about.get("root"), images=MAX_IMAGES)
+    return Sample("digits", run.facts.root, images=MAX_IMAGES)
 
 
 @pytest.fixture(autouse=True)

@@ -254,7 +254,7 @@ def test_a_missing_run_or_encoder_is_a_sentence(run, tmp_path):
     with pytest.raises(UserError, match="has no checkpoint yet"):
         smi.load(tmp_path / "begun")
     (tmp_path / "begun" / "config.yaml").write_text("method: {name: SMI}\n")
-    with pytest.raises(UserError, match="is damaged: 'views' is not set"):
+    with pytest.raises(UserError, match="is damaged: it has no section 'data'"):
         smi.load(tmp_path / "begun")
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import smi
 from smi.runs.restore import build_method, load_method, load_views
 from smi.runs.run import Run
 from support.digits import same, tiny
@@ -47,3 +48,19 @@ def test_the_views_are_those_of_the_configuration(run):
     views = load_views(run, load_method(run))
     assert [view.solarize_p for view in views.policy.views] == [0.0, 1.0]
     assert {view.size for view in views.policy.views} == {8}
+
+
+def test_a_method_may_export_another_encoder(tmp_path):
+    settings = {"encoder": "support.homemade.Net", "epochs": 1, "batch_size": 64}
+    run = smi.pretrain(
+        "digits",
+        out=tmp_path / "a",
+        method="support.homemade.Slow",
+        overrides=settings | {"data.images": 128, "log.probe_every": 0},
+        quiet=True,
+    )
+    method = load_method(run)
+    exported = dict(smi.load(run).network.state_dict())
+    same(exported, dict(method.slow.network.state_dict()))
+    same(exported, dict(smi.load(run.folder / "encoder.safetensors").network.state_dict()))
+    assert not torch.equal(exported["conv.weight"], method.encoder.network.conv.weight)

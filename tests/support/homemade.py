@@ -1,5 +1,7 @@
 """Define a network and a method as a user does, small enough for tests."""
 
+import copy
+
 import torch
 from torch import nn
 
@@ -50,3 +52,18 @@ class Limited(Agreement):
     def __init__(self, encoder, *, limit: float | None = None):
         super().__init__(encoder)
         self.limit = limit
+
+
+class Slow(Agreement):
+    """Export a second encoder, which follows the trained one."""
+
+    exported_encoder = "slow"
+
+    def __init__(self, encoder):
+        super().__init__(encoder)
+        self.slow = copy.deepcopy(encoder).requires_grad_(False)
+
+    def after_step(self):
+        with torch.no_grad():
+            for slow, fast in zip(self.slow.parameters(), self.encoder.parameters(), strict=True):
+                slow.lerp_(fast, 0.1)

@@ -107,7 +107,7 @@ class Launch:
 
 
 def compare(
-    methods: Sequence[str],
+    methods: str | Sequence[str],
     *,
     out: str | Path,
     recipe: str | Path | None = None,
@@ -145,6 +145,7 @@ def compare(
     """
     launch = launch or Launch()
     with quietly(quiet):
+        methods = [methods] if isinstance(methods, str) else methods
         _check(methods, seeds, overrides or {}, launch)
         evaluate([], protocols=protocols, runtime=runtime)  # refuses unknown protocols
         settings = dict(overrides or {})

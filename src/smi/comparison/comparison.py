@@ -22,7 +22,7 @@ from smi.evaluation.results import Result, Score
 from smi.files import write_json, write_text
 from smi.intervals import interval, paired_interval
 from smi.runs.collect import COMPARISON, locate_run
-from smi.runs.run import Run
+from smi.runs.run import Run, is_run
 from smi.tables import NONE, Table
 from smi.terminal import printable
 
@@ -115,7 +115,7 @@ class TrainedRun:
         failed: str = "",
     ) -> "TrainedRun":
         """Add the times and the memory that the run logged."""
-        if not (folder / "config.yaml").is_file():
+        if not is_run(folder):
             return cls(seed, str(folder), command, failed=failed)
         run = Run(folder)
         batch_size = run.config["batch_size"]
@@ -130,7 +130,7 @@ class TrainedRun:
             failed,
             step_ms=statistics.median(times) if times else None,
             peak_mb=max((timing["peak_memory_mb"] for timing in timings), default=None),
-            device=str(run.about.get("device", "")),
+            device=str(run.facts.device or ""),
             steps=lines[-1]["step"] if lines else 0,
         )
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from smi.config.resolve import resolve
-from smi.config.schema import Config, differences, plain
+from smi.config.schema import Config
 from smi.errors import UserError
 from smi.methods import find_method, name_of, settings_of
-from smi.runs.run import Run
+from smi.runs.run import Run, is_run
 from smi.terminal import suggest
 
 FAILED_STATUS = "stopped: "  # the status of a failed run begins with this
@@ -43,9 +43,9 @@ class GridRun:
     @property
     def status(self) -> str:
         """Return the status from run.json, or nothing if the run has not started."""
-        if not (self.folder / "config.yaml").is_file():
+        if not is_run(self.folder):
             return ""
-        return str(Run(self.folder).about.get("status", ""))
+        return Run(self.folder).facts.status or ""
 
     @property
     def failed(self) -> str:
@@ -122,15 +122,11 @@ def check_same(run: GridRun, num_images: int) -> None:
     """Refuse a folder that holds a run with a different configuration or different images."""
     if not run.status:
         return
-    existing = Run(run.folder)
-    changed = differences({**existing.config, "methods": {}}, {**plain(run.config), "methods": {}})
-    before = existing.about.get("num_images", num_images)
-    if before != num_images:
-        changed.append(f"num_images is {before} in the folder, {num_images} now")
-    if changed:
+    changes = Run(run.folder).differences(run.config, num_images=num_images)
+    if changes:
         raise UserError(
             f"{run.name}: {run.folder} was created with a different configuration "
-            f"({'; '.join(changed)}). Use the same settings or another --out."
+            f"({'; '.join(changes)}). Use the same settings or another --out."
         )
 
 

@@ -30,7 +30,7 @@ from smi.data.decoders import FILES_PER_CHUNK, Decoders, Reply, num_cores
 from smi.data.folders import MAX_BAD_SHARE, FileSet, Split
 from smi.data.sources import ArraySet, ImageSet, resolve
 from smi.errors import UserError
-from smi.files import cache_home, expand
+from smi.files import cache_home, expand, write_text
 from smi.terminal import printable
 
 MIN_FILES_TO_JUDGE = 100  # files that a streaming store reads before it checks the bad share
@@ -339,4 +339,5 @@ def check_bad_share(bad: Sequence[BadFile], total: int, root: Path, max_bad_shar
 
 def write_bad(path: Path, bad: Sequence[BadFile]) -> None:
     """Write one line per bad file: its path, a tab, the reason."""
-    path.write_text("".join(f"{printable(item.path)}\t{printable(item.reason)}\n" for item in bad))
+    lines = (f"{printable(item.path)}\t{printable(item.reason)}\n" for item in bad)
+    write_text(path, "".join(lines))

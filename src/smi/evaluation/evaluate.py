@@ -33,7 +33,7 @@ from smi.evaluation.results import (
     row_name,
     write,
 )
-from smi.files import disk_errors, expand, finite
+from smi.files import Sources, as_list, disk_errors, expand, finite
 from smi.runs.encoder import WEIGHTS, Pretrained
 from smi.runs.encoder import load as load_encoder
 from smi.tables import Table
@@ -76,7 +76,7 @@ RowKey = tuple[str, str]  # name of a row, digest of the weights
 
 
 def evaluate(
-    sources: Sequence[str | Path],
+    sources: Sources,
     *,
     data: str | Path | None = None,
     protocols: Sequence[str] | None = None,
@@ -102,6 +102,7 @@ def evaluate(
     """
     names = choose_protocols(protocols)
     device = runtime.choose_device()
+    sources = as_list(sources)
     encoders = [load_encoder(source) for source in sources]  # reports a wrong name at the start
     rows: dict[RowKey, list[Result]] = {}  # the floors are the same for every run
     opened = LabelledSource(images=images, seed=seed, num_workers=runtime.num_workers)
@@ -125,7 +126,7 @@ def evaluate(
 
 
 def stored(
-    sources: Sequence[str | Path],
+    sources: Sources,
     *,
     protocols: Sequence[str] | None = None,
     data: str | Path | None = None,
@@ -145,7 +146,7 @@ def stored(
         subject = SUBJECTS.index(result.subject)
         return subject, result.encoder.get("epoch") or 0, names.index(result.protocol["name"])
 
-    for source in sources:
+    for source in as_list(sources):
         path = expand(source)
         if not path.exists():
             raise UserError(f"there is no run or encoder {path}")

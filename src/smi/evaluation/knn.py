@@ -21,6 +21,9 @@ QUERIES_PER_TILE = 512
 ROWS_PER_TILE = 16384
 ROWS_PER_GROUP = 16  # the search looks at the maximum of each group first
 
+KNN_K = 20  # neighbours that vote
+KNN_TEMPERATURE = 0.07
+
 
 @dataclass(frozen=True)
 class KnnResult:
@@ -49,8 +52,8 @@ def knn_accuracy(
     queries: Tensor,
     labels: Tensor,
     *,
-    k: int = 20,
-    temperature: float = 0.07,
+    k: int = KNN_K,
+    temperature: float = KNN_TEMPERATURE,
     num_classes: int | None = None,
 ) -> KnnResult:
     """Classify the queries by their neighbours in the bank and return the accuracy."""
@@ -63,7 +66,12 @@ def knn_accuracy(
 
 
 def knn_predict(
-    bank: Tensor, bank_labels: Tensor, queries: Tensor, *, k: int = 20, temperature: float = 0.07
+    bank: Tensor,
+    bank_labels: Tensor,
+    queries: Tensor,
+    *,
+    k: int = KNN_K,
+    temperature: float = KNN_TEMPERATURE,
 ) -> Tensor:
     """Return the class with most votes, int64 [m]; ties go to the lowest class."""
     num_classes = check(bank, bank_labels)
@@ -78,8 +86,8 @@ def knn_votes(
     queries: Tensor,
     *,
     num_classes: int,
-    k: int = 20,
-    temperature: float = 0.07,
+    k: int = KNN_K,
+    temperature: float = KNN_TEMPERATURE,
 ) -> Tensor:
     """Return the votes [m, C]; each row sums to 1. Rows of zeros have similarity 0 to all rows."""
     if not 0 < temperature < float("inf"):

@@ -24,7 +24,7 @@ from smi.evaluation import finetune, linear_sgd, logistic
 from smi.evaluation.features import FeatureSplits, extract_labelled, labels_of
 from smi.evaluation.fewshot import FEW_SHOT_L2, few_shot
 from smi.evaluation.finetune import fine_tune
-from smi.evaluation.knn import knn_accuracy
+from smi.evaluation.knn import KNN_K, KNN_TEMPERATURE, knn_accuracy
 from smi.evaluation.labelled import LabelledData
 from smi.evaluation.linear_sgd import Epoch, Task, Training, light, train_linear
 from smi.evaluation.logistic import linear_accuracy
@@ -35,8 +35,6 @@ from smi.views.policies import Triple
 
 SHOTS = (1, 5, 10)  # labels per class
 NUM_DRAWS = 20
-KNN_K = 20
-KNN_TEMPERATURE = 0.07
 SECONDS_BETWEEN_REPORTS = 30
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from smi.device import Runtime
 from smi.errors import UserError
-from smi.files import disk_errors, expand, write_whole
+from smi.files import Sources, disk_errors, expand, write_whole
 from smi.runs.collect import collect_runs
 from smi.runs.names import dataset_name, name_runs, run_names
 from smi.runs.run import Run
@@ -182,9 +182,7 @@ def _pairs_of_run(request: FigureRequest, run: Run) -> "tuple[Shape, Pairs, str]
     )
     with sample.open(run.facts.resolution or config.views.size) as (store, _):
         images = store[:]
-    shape = Shape()
-    if config.method["name"] == "SMI":
-        shape = Shape(**{name: config.method[name] for name in ("target", "shift", "eps")})
+    shape = Shape.of_method(config.method)
     views = load_views(run, method)
     pairs = positive_pairs(method, views, images, seed=request.seed, eps=shape.eps)
     epoch = run.epoch(state["step"])
@@ -311,7 +309,7 @@ def list_figures() -> FigureList:
 
 def write_figure(
     name: str,
-    sources: Sequence[str | Path],
+    sources: Sources,
     out: str | Path,
     *,
     data: str | Path | None = None,
@@ -338,7 +336,7 @@ def write_figure(
 
 def draw_figure(
     name: str,
-    sources: Sequence[str | Path],
+    sources: Sources,
     *,
     data: str | Path | None = None,
     images: int | None = None,

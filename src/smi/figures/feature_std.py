@@ -33,7 +33,7 @@ def feature_std(runs: Mapping[str, Run]) -> go.Figure:
 
 def _maximum(runs: Mapping[str, Run]) -> str:
     """Return a sentence with the largest possible value, if all runs have the same dimension."""
-    dims = {run.about.get("feature_dim") for run in runs.values()}
+    dims = {run.facts.feature_dim for run in runs.values()}
     dim = next(iter(dims))
     if len(dims) > 1 or not dim:
         return ""

@@ -4,8 +4,9 @@ Real pairs of views can be shown below. N pairs.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,6 +55,14 @@ class Shape:
     target: float = _default("target")
     shift: float = _default("shift")
     eps: float = _default("eps")
+
+    @classmethod
+    def of_method(cls, method: Mapping[str, Any]) -> "Shape":
+        """Read the settings of SMI from a configuration; other methods get SMI's defaults."""
+        names = [field.name for field in fields(cls)]
+        return cls(
+            **{name: method[name] for name in names if method["name"] == SMI and name in method}
+        )
 
     def alignment(self, rho: Tensor) -> Tensor:
         """Return the cost of two views of one sample."""

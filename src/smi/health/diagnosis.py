@@ -1,4 +1,7 @@
-"""Diagnose a run from the files in its folder, for `smi doctor`; needs no torch."""
+"""Diagnose a run from the files in its folder, for `smi doctor`.
+
+Only runs of earlier versions need torch: their run.json does not describe the method.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -11,7 +14,7 @@ from smi.health.context import Context
 from smi.health.history import WINDOW, finite_number
 from smi.health.watch import find_problems
 from smi.methods.description import MethodDescription
-from smi.runs.run import Run
+from smi.runs.run import CONFIG, Run
 from smi.terminal import quietly
 
 MIN_LINES = 2 * WINDOW  # fewer lines of metrics do not allow a verdict
@@ -73,7 +76,7 @@ def diagnose(run: str | Path | Run, *, quiet: bool = False) -> Diagnosis:
         return Diagnosis(
             folder=str(run.folder),
             method=context.method,
-            status=str(_about(run).get("status", "unknown")),
+            status=run.facts.status or "unknown",
             steps=int(finite_number(last, "step") or 0),
             epoch=finite_number(last, "epoch"),
             epochs=context.epochs,
@@ -88,39 +91,34 @@ def diagnose(run: str | Path | Run, *, quiet: bool = False) -> Diagnosis:
 
 def context_of(run: Run) -> Context:
     """Return the context of the health checks, from config.yaml and run.json."""
-    config, about = run.config, _about(run)
-    method = config.get("method")
-    if isinstance(method, str):
-        method = {"name": method}
-    if not isinstance(method, Mapping) or "name" not in method:
-        raise UserError(f"{run.folder / 'config.yaml'} does not name the method of a run")
-    world_size = _positive(about, "world_size") or 1
-    total_batch_size = _positive(config, "batch_size") or 0
+    config, facts = run.config, run.facts
+    method = config["method"]
+    if "name" not in method:
+        raise UserError(f"{run.folder / CONFIG} does not name the method of a run")
+    world_size = facts.world_size or 1
+    total_batch_size = int(finite_number(config, "batch_size") or 0)
+    setup: dict[str, Any] = {
+        "batch_size": facts.batch_per_device or total_batch_size // world_size,
+        "embedding_dim": facts.embedding_dim,
+        "world_size": world_size,
+        "num_views": facts.num_views or 2,
+        "settings": {str(key): value for key, value in method.items() if key != "name"},
+    }
     name = str(method["name"])
-    batch_size = _positive(about, "batch_per_device") or total_batch_size // world_size
-    description = about.get("method")
-    if not isinstance(description, Mapping):
-        sizes = {
-            "batch_size": batch_size,
-            "embedding_dim": _positive(about, "embedding_dim"),
-            "world_size": world_size,
-            "num_views": _positive(about, "num_views") or 2,
-        }
-        settings = {str(key): value for key, value in method.items() if key != "name"}
-        description = _describe_by_class(name, sizes, settings)
+    description = facts.method
+    if description is None:
+        description = _describe_by_class(name, setup)
     return Context(
         method=name,
-        batch_size=batch_size,
-        embedding_dim=_positive(about, "embedding_dim"),
-        feature_dim=_positive(about, "feature_dim") or 0,
+        batch_size=setup["batch_size"],
+        embedding_dim=facts.embedding_dim,
+        feature_dim=facts.feature_dim or 0,
         epochs=finite_number(config, "epochs"),
         description=MethodDescription.parse(description),
     )
 
 
-def _describe_by_class(
-    name: str, sizes: Mapping[str, Any], settings: Mapping[str, Any]
-) -> dict[str, Any]:
+def _describe_by_class(name: str, setup: Mapping[str, Any]) -> dict[str, Any]:
     """Describe the method of a run by its class: earlier versions did not write this down."""
     from smi.methods import LossSetup, find_method  # imports torch
 
@@ -128,20 +126,7 @@ def _describe_by_class(
         method = find_method(name)
     except Exception:  # the user's module may be missing, or fail in any way
         return {}
-    return method.describe(LossSetup(**sizes, settings=settings))
-
-
-def _about(run: Run) -> Mapping[str, Any]:
-    """Return run.json, which is empty before the first step."""
-    about: Any = run.about
-    if not isinstance(about, Mapping):
-        raise UserError(f"{run.folder / 'run.json'} does not describe a run")
-    return about
-
-
-def _positive(values: Mapping[str, Any], key: str) -> int | None:
-    value = values.get(key)
-    return value if isinstance(value, int) and value > 0 else None
+    return method.describe(LossSetup(**setup))
 
 
 def _verdict(findings: list[Finding], num_lines: int) -> str:

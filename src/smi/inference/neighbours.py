@@ -18,7 +18,7 @@ from torch import Tensor
 from smi.device import Runtime
 from smi.errors import UserError
 from smi.evaluation.knn import NearestRows
-from smi.files import expand, finite
+from smi.files import Sources, as_list, expand, finite
 from smi.inference.images import EMBED_BATCH_SIZE, AllImages, describe_encoder, is_same_file
 from smi.inference.sheet import Tile, draw_sheet, thumbnail_of_file
 from smi.losses.embeddings import unit_rows
@@ -83,7 +83,7 @@ def neighbours(
     source: str | Path,
     *,
     data: str | Path,
-    queries: Sequence[str | Path],
+    queries: Sources,
     out: str | Path = "neighbours.png",
     k: int = 8,
     runtime: Runtime = Runtime(),
@@ -103,7 +103,7 @@ def neighbours(
         raise UserError(f"the number of neighbours must be 1 or more, not {k}")
     if not queries:
         raise UserError("give at least one query image with --query")
-    files = [expand(query) for query in queries]
+    files = [expand(query) for query in as_list(queries)]
     encoder = load(source)
     pictures = [thumbnail_of_file(file) for file in files]  # reports unreadable queries first
     device = runtime.choose_device()

@@ -66,6 +66,7 @@ class Method(nn.Module, ABC):
     gathers: ClassVar[bool] = False  # embeddings or codes are exchanged between devices
     multicrop: ClassVar[bool] = False  # small views beside the large ones, by default
     synchronises_batch_norm: ClassVar[bool] = False  # between devices, as published
+    exported_encoder: ClassVar[str] = MethodDescription.exported_encoder
     schedule: ClassVar[Literal["cosine", "step"]] = "cosine"  # unless a recipe names another
 
     # For the health checks; `MethodDescription` says what they mean.
@@ -95,11 +96,6 @@ class Method(nn.Module, ABC):
         batch: the indices of the images, and a seed for everything random.
         """
 
-    @property
-    def exported_encoder(self) -> Encoder:
-        """Return the encoder that a run saves and `smi export` writes."""
-        return self.encoder
-
     def policy(self, recipe: Policy) -> Policy:
         """Return the views of this method, made from those of the recipe."""
         return recipe
@@ -123,6 +119,7 @@ class Method(nn.Module, ABC):
         """Return the description of the method for the health checks, ready for JSON."""
         return MethodDescription(
             display_name=cls.display_name,
+            exported_encoder=cls.exported_encoder,
             loss_range=cls._checked_range(setup),
             loss_may_rise=cls.loss_may_rise,
             least_loss_is_collapse=cls.least_loss_is_collapse,

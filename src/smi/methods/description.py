@@ -10,9 +10,10 @@ LossRange = tuple[float, float]  # the lowest possible loss, and the loss of ran
 
 @dataclass(frozen=True)
 class MethodDescription:
-    """Describe a method to the health checks; the defaults suit an unknown method."""
+    """Describe a method to the health checks and to its run; defaults suit an unknown method."""
 
     display_name: str = ""
+    exported_encoder: str = "encoder"  # the part of the method that a run saves and exports
     loss_range: LossRange | None = None
     loss_may_rise: bool = True  # in a run that learns: teachers and queues can cause it
     least_loss_is_collapse: bool = False  # equal embeddings give the least loss

@@ -85,7 +85,7 @@ def create_encoder(
     by two, and "cifar" (3 x 3, stride 1, no pooling) by one. None chooses by the image size.
     """
     if stem is not None and stem not in STEMS:
-        raise UserError(f"there is no stem {stem!r}: choose one of {', '.join(STEMS)}")
+        raise UserError(f"there is no stem {stem!r}: {suggest(stem, STEMS)}")
     try:
         if "." in name:
             network = _create_by_path(name, arguments)

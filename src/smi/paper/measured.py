@@ -140,7 +140,7 @@ def _measured_row(group: Sequence[tuple[Run, Result]]) -> MeasuredRow:
         data=str(result.protocol["data"]),
         encoder=str(run.config["encoder"]["name"]),
         epochs=int(run.config["epochs"]),
-        multicrop="multicrop" in str(run.about.get("policy", "")),
+        multicrop="multicrop" in (run.facts.policy or ""),
         protocol=str(result.protocol["name"]),
         stamp=result.stamp,
         top1=tuple(100 * top1(r) for _, r in group),

@@ -314,10 +314,7 @@ class ReportDocument:
 
     def _landscape(self, row: str, part: Mapping[str, Any]) -> Block:
         """Draw the loss of a pair against its correlation, with marks at the pairs shown."""
-        method = self.first_runs[row].config["method"]
-        settings = {}
-        if method["name"] == "SMI":  # other methods are shown in the landscape of SMI's defaults
-            settings = {name: method[name] for name in ("target", "shift", "eps") if name in method}
+        shape = Shape.of_method(self.first_runs[row].config["method"])
         marks = [
             (f"M = {pair['m']:.2f} (ρ = {pair['rho']:.2f})".replace("-", "−"), pair["rho"])
             for pair in part["pairs"]["shown"]
@@ -325,7 +322,7 @@ class ReportDocument:
         of = f"{part['pairs']['data']} (shown above)"
         return self._draw(
             "Loss landscape of a pair",
-            lambda: landscape(Shape(**settings), marks=marks, of=of),
+            lambda: landscape(shape, marks=marks, of=of),
         )
 
     # ------------------------------------------------------------------------------ evaluation

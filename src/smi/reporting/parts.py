@@ -13,6 +13,7 @@ from smi.health.diagnosis import diagnose
 from smi.pages import Block, Code, Facts, Finding, Missing, TableBlock, Verdict
 from smi.reporting.runs import ReportRun
 from smi.runs.names import dataset_name, display_row_name, method_name
+from smi.runs.run import Facts as RunFacts
 from smi.runs.run import Run
 from smi.tables import NONE, Table
 from smi.terminal import duration
@@ -97,15 +98,15 @@ def shared_facts(runs: Sequence[Run], num_classes: Iterable[int]) -> Facts:
     facts = [
         ("Method", values(method_name)),
         ("Data", values(dataset_name)),
-        ("Images", values(lambda run: _describe_images(run.about))),
+        ("Images", values(lambda run: _describe_images(run.facts))),
         ("Classes, for evaluation only", join_words(map(str, sorted(num_classes)))),
         ("Encoder", values(_describe_encoder)),
-        ("Views", values(lambda run: run.about.get("policy"))),
+        ("Views", values(lambda run: run.facts.policy)),
         ("Epochs", values(lambda run: run.config["epochs"])),
         ("Batch size", values(lambda run: run.config["batch_size"])),
         ("Optimizer", values(lambda run: _describe_optimizer(run.config))),
         ("Seeds", values(lambda run: run.config["seed"])),
-        ("Device", values(lambda run: run.about.get("device"))),
+        ("Device", values(lambda run: run.facts.device)),
         ("Training time", f"{duration(seconds)}{together}" if seconds else ""),
     ]
     return Facts([(name, value) for name, value in facts if value])
@@ -138,7 +139,7 @@ def _run_cells(name: str, run: Run) -> list[str]:
     seconds = training_seconds(run)
     return [
         name,
-        str(run.about.get("status", "unknown")),
+        run.facts.status or "unknown",
         f"{last['step']:,}" if last else NONE,
         f"{lines[0]['loss']:.4g} → {last['loss']:.4g}" if last else NONE,
         NONE if std is None else f"{std:.3g}",
@@ -162,22 +163,22 @@ def run_settings(run: ReportRun) -> Iterator[Block]:
 
 def _run_facts(run: Run) -> list[tuple[str, str]]:
     """Return names and values of what was recorded while a run was trained."""
-    about = run.about
+    known = run.facts
     seconds = training_seconds(run)
     speeds = [line["timing"]["images_per_second"] for line in run.metrics() if "timing" in line]
-    packages = about.get("versions") or {}
-    versions = ", ".join(f"{name} {version}" for name, version in packages.items())
+    packages = (known.versions or {}).items()
+    versions = ", ".join(f"{name} {version}" for name, version in packages)
     facts = [
         ("Folder", str(run.folder)),
-        ("Status", str(about.get("status", "unknown"))),
-        ("Started", str(about.get("started", "")).replace("T", " ")),
+        ("Status", known.status or "unknown"),
+        ("Started", (known.started or "").replace("T", " ")),
         ("Training time", "" if seconds is None else duration(seconds)),
         ("Images per second", f"{np.median(speeds):,.0f} (median)" if speeds else ""),
-        ("Device", str(about.get("device", ""))),
-        ("Precision", str(about.get("precision", ""))),
-        ("Processes", str(about.get("world_size", ""))),
-        ("Parameters", _describe_parameters(about)),
-        ("Versions", f"smi {about.get('smi', '?')}, {versions}" if versions else ""),
+        ("Device", known.device or ""),
+        ("Precision", known.precision or ""),
+        ("Processes", str(known.world_size or "")),
+        ("Parameters", _describe_parameters(known)),
+        ("Versions", f"smi {known.smi or '?'}, {versions}" if versions else ""),
     ]
     return [(name, value) for name, value in facts if value]
 
@@ -185,7 +186,7 @@ def _run_facts(run: Run) -> list[tuple[str, str]]:
 def _repeat_command(run: Run) -> str:
     """Return a command that repeats a run from its configuration."""
     words = ["smi", "pretrain", "config.yaml", "--out", "runs/again"]
-    root = run.about.get("root")
+    root = run.facts.root
     return shlex.join([*words, "--root", str(root)] if root else words)
 
 
@@ -202,31 +203,30 @@ def training_seconds(run: Run) -> float | None:
     return total or None
 
 
-def _describe_images(about: Mapping[str, Any]) -> str:
+def _describe_images(facts: RunFacts) -> str:
     """Return the number of images and their resolution."""
-    count = about.get("num_images")
-    if not count:
+    if not facts.num_images:
         return ""
-    return f"{count:,}" + (f" at {about['resolution']} px" if about.get("resolution") else "")
+    return f"{facts.num_images:,}" + (f" at {facts.resolution} px" if facts.resolution else "")
 
 
 def _describe_encoder(run: Run) -> str:
     """Return the name of the encoder, its features and its parameters."""
     text = str(run.config["encoder"]["name"])
-    if dim := run.about.get("feature_dim"):
+    if dim := run.facts.feature_dim:
         text += f", {dim} features"
-    if parameters := run.about.get("encoder_parameters"):
+    if parameters := run.facts.encoder_parameters:
         text += f", {parameters / 1e6:.1f} M parameters"
     return text
 
 
-def _describe_parameters(about: Mapping[str, Any]) -> str:
+def _describe_parameters(facts: RunFacts) -> str:
     """Return the number of trained parameters, and how many are in the encoder."""
-    if not about.get("parameters"):
+    if not facts.parameters:
         return ""
-    text = f"{about['parameters'] / 1e6:.2f} M trained"
-    if about.get("encoder_parameters"):
-        text += f", {about['encoder_parameters'] / 1e6:.2f} M in the encoder"
+    text = f"{facts.parameters / 1e6:.2f} M trained"
+    if facts.encoder_parameters:
+        text += f", {facts.encoder_parameters / 1e6:.2f} M in the encoder"
     return text
 
 

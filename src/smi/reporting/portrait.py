@@ -267,7 +267,7 @@ class PortraitMaker:
         views = load_views(self.run, method)
         sample = replace(self.sample, images=MAX_PAIRS, split="pretrain")
         try:
-            with sample.open(self.run.about.get("resolution") or config.views.size) as (store, _):
+            with sample.open(self.run.facts.resolution or config.views.size) as (store, _):
                 images = store[:]
         except UserError:
             self.is_incomplete = True

@@ -9,7 +9,7 @@ from pathlib import Path
 from smi.device import Runtime
 from smi.errors import UserError
 from smi.figures.sample import Sample
-from smi.files import disk_errors, expand, write_text
+from smi.files import Sources, as_list, disk_errors, expand, write_text
 from smi.pages import page
 from smi.reporting.document import ReportDocument
 from smi.reporting.portrait import MAX_IMAGES, Portrait, load_portrait
@@ -23,7 +23,7 @@ THINNING = (1, 2, 4, 8)  # t-SNE shows every n-th image; the first n that fits i
 
 
 def report(
-    sources: Sequence[str | Path],
+    sources: Sources,
     out: str | Path = "report.html",
     *,
     data: str | Path | None = None,
@@ -40,8 +40,9 @@ def report(
     """
     with quietly(quiet):
         out = expand(out)
-        _check(sources, out)
-        runs, comparisons = find_runs(sources)
+        folders = as_list(sources)
+        _check(folders, out)
+        runs, comparisons = find_runs(folders)
         portraits = _load_portraits(runs, data, runtime)
         text = _fit_page(ReportDocument(runs, comparisons, portraits))
         with disk_errors(f"writing {out}"):
@@ -71,7 +72,7 @@ def _load_portraits(
     device = runtime.choose_device()
     portraits = {}
     for run in first_runs(runs):
-        root = runtime.root or run.run.about.get("root")
+        root = runtime.root or run.run.facts.root
         sample = Sample(
             str(data or run.run.config["data"]["source"]),
             None if root is None else str(expand(root)),

@@ -9,7 +9,7 @@ from smi.errors import UserError
 from smi.files import expand
 from smi.runs.collect import is_comparison
 from smi.runs.names import dataset_name, display_row_name, name_runs
-from smi.runs.run import Run
+from smi.runs.run import Run, is_run
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _runs_of_comparison(comparison: Comparison, source: str) -> Iterator[ReportR
         name = display_row_name(row.name)
         has_seeds = len(row.runs) > 1 or len(comparison.seeds) > 1
         for trained in row.runs:
-            if (Path(trained.folder) / "config.yaml").is_file():
+            if is_run(Path(trained.folder)):
                 seed = f", seed {trained.seed}" if has_seeds else ""
                 run = Run(trained.folder)
                 yield ReportRun(f"{name}{seed}", name, run, source, trained.command)

@@ -1,12 +1,12 @@
 """Collect runs from folders of runs and folders of comparisons."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from smi.errors import UserError
-from smi.files import expand
+from smi.files import Sources, as_list, expand
+from smi.runs.run import is_run
 from smi.terminal import announce
 
 COMPARISON = "comparison.json"
@@ -24,16 +24,16 @@ class ComparedRun:
 
 def is_comparison(folder: Path) -> bool:
     """Return whether a folder holds a comparison, and is not a run itself."""
-    return (folder / COMPARISON).is_file() and not (folder / "config.yaml").is_file()
+    return (folder / COMPARISON).is_file() and not is_run(folder)
 
 
-def collect_runs(sources: Sequence[str | Path], *, max_rows: int | None = None) -> list[Path]:
+def collect_runs(sources: Sources, *, max_rows: int | None = None) -> list[Path]:
     """Return the folders of all runs in `sources`; a comparison stands for its finished runs.
 
     max_rows: take only the first seed of the first rows of a comparison; None takes every run.
     """
     folders: list[Path] = []
-    for source in map(expand, sources):
+    for source in map(expand, as_list(sources)):
         if not is_comparison(source):
             folders.append(source)
             continue

@@ -23,7 +23,7 @@ from smi.errors import UserError
 from smi.files import expand
 from smi.imports import import_path
 from smi.nn import Encoder, create_encoder
-from smi.runs.run import Run
+from smi.runs.run import Run, is_run
 from smi.seeds import derive
 from smi.terminal import printable
 from smi.views.normalisation import normalise
@@ -130,7 +130,7 @@ def load(source: str | Path) -> Pretrained:
     h = encoder(encoder.transform(["cat.jpg", "dog.jpg"]))
     """
     path = expand(source)
-    if path.is_dir() and not (path / "config.yaml").is_file():  # a folder of `smi export`
+    if path.is_dir() and not is_run(path):  # a folder of `smi export`
         exported = (path / name for name in WEIGHTS)
         path = next((file for file in exported if file.is_file()), path)
     if path.is_dir():

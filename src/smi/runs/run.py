@@ -13,8 +13,9 @@ import contextlib
 import copy
 import functools
 import json
+import typing
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -22,7 +23,7 @@ import yaml
 
 from smi.config.schema import differences, plain
 from smi.errors import UserError
-from smi.files import disk_errors, expand, lock_or_fail, write_json, write_text
+from smi.files import Source, disk_errors, expand, lock_or_fail, write_json, write_text
 from smi.terminal import announce
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from smi.config.schema import Config
     from smi.data import BadFile
     from smi.nn import Encoder
+
+CONFIG = "config.yaml"
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,13 @@ class Facts:
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> "Facts":
-        """Read the content of a run.json of any version; unknown keys are ignored."""
-        names = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in raw.items() if name in names})
+        """Read a run.json of any version; unknown keys and values of a wrong type are ignored."""
+        values = {}
+        for name, kind in typing.get_type_hints(cls).items():
+            types = tuple(typing.get_origin(part) or part for part in typing.get_args(kind))
+            if isinstance(value := raw.get(name), types):
+                values[name] = value
+        return cls(**values)
 
 
 class Run:
@@ -77,13 +84,17 @@ class Run:
     encoder = run.encoder()      # a network in eval mode
     """
 
-    def __init__(self, folder: str | Path):
+    def __init__(self, folder: Source):
         self.folder = expand(folder)
-        if not (self.folder / "config.yaml").is_file():
+        if not is_run(self.folder):
             raise UserError(
-                f"{self.folder} is not a run: it has no config.yaml "
+                f"{self.folder} is not a run: it has no {CONFIG} "
                 f"(`smi pretrain --data … --out {self.folder}` makes one)"
             )
+
+    def __fspath__(self) -> str:
+        """Return the folder: functions that take the path of a run take a Run, too."""
+        return str(self.folder)
 
     @classmethod
     @contextlib.contextmanager
@@ -110,7 +121,7 @@ class Run:
                     run = cls(folder)
                     run.require_same(config, num_images=num_images, world_size=world_size)
                 else:  # also replaces the configuration of a run that never took a step
-                    write_text(folder / "config.yaml", config.text())
+                    write_text(folder / CONFIG, config.text())
                     (folder / "run.json").unlink(missing_ok=True)
                     run = cls(folder)
             yield run
@@ -120,7 +131,7 @@ class Run:
     @property
     def config(self) -> dict[str, Any]:
         """Return config.yaml as plain dictionaries."""
-        path = self.folder / "config.yaml"
+        path = self.folder / CONFIG
         stat = path.stat()
         return copy.deepcopy(_parse_config(path, stat.st_mtime_ns, stat.st_size))
 
@@ -128,7 +139,7 @@ class Run:
         """Return the configuration with types and defaults."""
         from smi.config.resolve import resolve
 
-        return resolve(self.folder / "config.yaml")
+        return resolve(self.folder / CONFIG)
 
     def differences(
         self, config: "Config", *, num_images: int | None = None, world_size: int | None = None
@@ -169,7 +180,7 @@ class Run:
     # -------------------------------------------------------------------------------------- facts
 
     @property
-    def about(self) -> dict[str, Any]:
+    def _raw_facts(self) -> dict[str, Any]:
         """Return run.json as a plain dictionary, empty if there is none."""
         path = self.folder / "run.json"
         try:
@@ -183,7 +194,7 @@ class Run:
     @property
     def facts(self) -> Facts:
         """Return run.json with types."""
-        return Facts.parse(self.about)
+        return Facts.parse(self._raw_facts)
 
     @property
     def finished(self) -> bool:
@@ -260,12 +271,14 @@ class Run:
 
         Its input is normalised as `normalization` says.
         """
+        from smi.methods.description import MethodDescription
         from smi.nn import create_encoder
 
         weights = (self.state() if state is None else state)["method"]
         config = self.config
         encoder = create_encoder(**config["encoder"], image_size=config["views"]["size"])
-        prefix = "encoder."
+        description = MethodDescription.parse(self.facts.method or {})
+        prefix = f"{description.exported_encoder}."
         encoder.load_state_dict(
             {
                 name.removeprefix(prefix): tensor
@@ -299,6 +312,11 @@ class Run:
         return f"Run({str(self.folder)!r}: {method}, {steps:,} steps{unfinished}{probe})"
 
 
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is that of a run."""
+    return (folder / CONFIG).is_file()
+
+
 def _prepare_folder(folder: Path, fresh: bool) -> None:
     """Make the folder, or check that an existing one is a run or empty."""
     if folder.exists() and not folder.is_dir():
@@ -307,7 +325,7 @@ def _prepare_folder(folder: Path, fresh: bool) -> None:
         with _lock(folder):
             announce(f"moved {folder} to {_move_aside(folder)}")
     written_before_config = {".lock", "checkpoints", "run.json", "metrics.jsonl"}
-    if folder.is_dir() and not (folder / "config.yaml").is_file():
+    if folder.is_dir() and not is_run(folder):
         for path in folder.iterdir():
             if path.name not in written_before_config and path.suffix != ".partial":
                 raise UserError(
@@ -320,9 +338,7 @@ def _prepare_folder(folder: Path, fresh: bool) -> None:
 def _has_steps(folder: Path) -> bool:
     """Return whether a run in this folder has taken a step."""
     paths = (folder / "checkpoints" / "last.pt", folder / "metrics.jsonl")
-    return (folder / "config.yaml").is_file() and any(
-        path.is_file() and path.stat().st_size for path in paths
-    )
+    return is_run(folder) and any(path.is_file() and path.stat().st_size for path in paths)
 
 
 def _lock(folder: Path) -> contextlib.AbstractContextManager[None]:
@@ -347,4 +363,7 @@ def _parse_config(path: Path, changed_ns: int, num_bytes: int) -> dict[str, Any]
         raise UserError(f"{path} is damaged: {' '.join(str(error).split())[:200]}") from error
     if not isinstance(raw, dict):
         raise UserError(f"{path} is damaged: it has no settings")
+    for name in ("data", "views", "encoder", "method"):
+        if not isinstance(raw.get(name), dict):
+            raise UserError(f"{path} is damaged: it has no section {name!r}")
     return raw

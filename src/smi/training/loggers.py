@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from smi.errors import UserError
+from smi.files import write_text
+from smi.terminal import suggest
 
 LOGGER_NAMES = ("tensorboard", "wandb")
 
@@ -35,7 +37,7 @@ def check_loggers(names: Sequence[str]) -> None:
     """Raise a UserError for an unknown name."""
     for name in names:
         if name not in LOGGER_NAMES:
-            raise UserError(f"there is no logger {name!r}: choose {' or '.join(LOGGER_NAMES)}")
+            raise UserError(f"there is no logger {name!r}: {suggest(name, LOGGER_NAMES)}")
 
 
 def flat_numbers(line: Mapping[str, Any]) -> dict[str, float]:
@@ -85,7 +87,7 @@ class WandB:
             raise UserError("W&B is not installed: pip install 'smi-ssl[wandb]'") from error
         id_file = folder / "wandb-id"
         run_id = id_file.read_text() if id_file.is_file() else secrets.token_hex(4)
-        id_file.write_text(run_id)
+        write_text(id_file, run_id)
         self._run = wandb.init(
             id=run_id, resume="allow", name=folder.name, dir=str(folder), config=dict(config)
         )

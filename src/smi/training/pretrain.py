@@ -227,7 +227,9 @@ def _train(
         if rank() == 0:
             run.write_bad_files(images.pretrain.bad)
     if rank() == 0:
-        run.finish(job.method.encoder.network.state_dict(), encoder_header(job))
+        encoder = job.method.get_submodule(job.method.exported_encoder)
+        weights = encoder.get_submodule("network").state_dict()
+        run.finish(weights, encoder_header(job))
 
 
 def _restore(job: Job, run: Run) -> tuple[int, dict[str, Any]]:
