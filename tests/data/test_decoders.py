@@ -1,20 +1,24 @@
+import contextlib
 import os
 import signal
+import threading
 import time
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
 
+from smi.data import decoders
 from smi.data.decoder import ImageInfo
 from smi.data.decoders import Decoders, Job, Reply
 from support.pictures import Draw
 
 
-def kill_while_working(decoders: Decoders, jobs: list[Job]) -> list[Reply]:
-    pid = decoders._workers[0]._process.pid
+def kill_while_working(pool: Decoders, jobs: list[Job]) -> list[Reply]:
+    pid = pool._workers[0]._process.pid
     os.kill(pid, signal.SIGSTOP)
-    future = decoders.submit(jobs)
-    while not decoders._idle.empty():
+    future = pool.submit(jobs)
+    while not pool._idle.empty():
         time.sleep(0.01)
     time.sleep(0.2)
     os.kill(pid, signal.SIGKILL)
@@ -53,3 +57,30 @@ def test_the_reply_for_a_bad_file_is_the_reason(tmp_path: Path, draw: Draw) -> N
     assert "No such file" in absent
     assert isinstance(broken, str)
     assert good == ImageInfo(20, 16, "PNG", "RGB")
+
+
+def test_a_worker_that_is_stopped_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker may be stopped just when it replaces a process that died."""
+    worker = decoders._Worker(-1, 8)
+    worker._process.kill()
+    worker._process.wait()
+    close = worker.close
+    stopping = threading.Thread(target=worker.stop)
+
+    def close_while_stopping() -> None:
+        stopping.start()
+        stopping.join(0.2)  # without a lock it is done by now
+        close()
+
+    monkeypatch.setattr(worker, "close", close_while_stopping)
+    with contextlib.suppress(CancelledError):
+        worker.run([])
+    stopping.join()
+    process = worker._process
+    try:
+        assert process.wait(10) == -signal.SIGKILL
+    finally:
+        process.kill()
+        close()
+    with pytest.raises(CancelledError):
+        worker.run([])

@@ -14,6 +14,7 @@ def write_run(folder, data="cifar10", seed=0):
         "method": {"name": "SMI"},
         "data": {"source": data},
         "encoder": {"name": "resnet18"},
+        "views": {"policy": "cifar10", "size": 32},
         "epochs": 2,
         "batch_size": 8,
         "seed": seed,

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from queue import SimpleQueue
@@ -82,6 +83,7 @@ class _Worker:
         self._resolution = resolution
         self._ready = False
         self._stopped = False
+        self._starting = threading.Lock()  # a stopped worker must not start another process
         self._process = self._start()
 
     def _start(self) -> "subprocess.Popen[str]":
@@ -102,12 +104,13 @@ class _Worker:
 
         If the process dies, try the files one by one to find the file that killed it.
         """
-        if self._stopped:
-            raise CancelledError
-        if self._process.poll() is not None:
-            self.close()
-            self._process = self._start()
-            self._ready = False
+        with self._starting:
+            if self._stopped:
+                raise CancelledError
+            if self._process.poll() is not None:
+                self.close()
+                self._process = self._start()
+                self._ready = False
         self._await_ready()
         with contextlib.suppress(BrokenPipeError):  # it died, and no answer will come
             self._process.stdin.write(json.dumps(jobs) + "\n")  # type: ignore[union-attr]
@@ -122,12 +125,15 @@ class _Worker:
 
     def _await_ready(self) -> None:
         if not self._ready and self._process.stdout.readline() != "ready\n":  # type: ignore[union-attr]
+            if self._stopped:
+                raise CancelledError
             raise RuntimeError("a decoding worker did not start; its error message is above")
         self._ready = True
 
     def stop(self) -> None:
-        self._stopped = True
-        self._process.kill()  # it has nothing that must be finished
+        with self._starting:
+            self._stopped = True
+            self._process.kill()  # it has nothing that must be finished
 
     def close(self) -> None:
         self._process.wait()
