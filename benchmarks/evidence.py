@@ -32,7 +32,7 @@ from smi.comparison.comparison import Comparison, Estimate, Row, TrainedRun
 from smi.comparison.figure import draw_comparison
 from smi.evaluation.results import Result, read_all
 from smi.paper.claims import judge_claims
-from smi.paper.evidence import DatasetComparisons
+from smi.paper.verdicts import DatasetComparisons
 
 NAMES = {"cifar10-small": "CIFAR-10", "imagenette-small": "Imagenette photographs"}
 SCORES = {"kNN": "kNN", "linear-cached": "linear", "1 label": "1 label", "10 labels": "10 labels"}

@@ -101,7 +101,7 @@ def untrained(recipe: str, common: dict[str, Any], where: dict[str, Any]) -> flo
     from smi.config.resolve import resolve
     from smi.nn import create_encoder
     from smi.seeds import derive
-    from smi.training.probe import Images
+    from smi.training.images import Images
     from smi.views import policy
 
     data = {"data": str(where["data"])} if where["data"] else {}

@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
-from smi.losses.embeddings import unit_rows
+from smi.losses.numerics import unit_rows
 from smi.methods import Modalities
 from smi.nn import Encoder
 

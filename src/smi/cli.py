@@ -292,7 +292,7 @@ COMMANDS = (
     ),
     Command(
         "data",
-        "smi.data.catalogue:describe_data",
+        "smi.data.describe:describe_data",
         "download a dataset by name, or describe an image folder",
         "Download a dataset by name (digits, cifar10, cifar100, stl10, imagenette, imagewoof; for "
         "imagenet it explains which files to put where), or describe any folder: its images, the "
@@ -301,7 +301,7 @@ COMMANDS = (
     ),
     Command(
         "views",
-        "smi.views.sheet:write_sheet",
+        "smi.views.views_sheet:write_sheet",
         "draw the random views that pretraining would use (writes a contact sheet)",
         "Write a PNG with some images and, beside each, several random views under a recipe.",
         (
@@ -355,7 +355,7 @@ COMMANDS = (
     ),
     Command(
         "table",
-        "smi.paper.tables:make_table",
+        "smi.paper.paper_tables:make_table",
         "print the paper's tables with your runs beside its numbers, or a comparison",
         "Print Table 1 (accuracy by method), 2 (cost of each loss) or 3 (Barlow Twins against SMI "
         "by dataset): the paper's numbers in one group of columns, those of your runs in another. "
@@ -407,7 +407,7 @@ COMMANDS = (
             flag("--list", "list the names with the runs they need, list the scales, and exit"),
             *RUNTIME,
         ),
-        instead={"list": "smi.paper.items:list_items"},
+        instead={"list": "smi.paper.reproducible:list_items"},
         needs={
             "scale": "choose a scale: --scale minutes, hours or paper",
             "out": "name a folder: --out reproduced",

@@ -73,7 +73,7 @@ def make_quick(patch: pytest.MonkeyPatch) -> None:
     """Start no process, and draw no figure."""
     patch.syspath_prepend(TESTS)
     patch.setattr(smi.comparison.compare, "call", call_in_this_process)
-    patch.setattr(smi.comparison.compare, "write_figure", lambda comparison, path: None)
+    patch.setattr(smi.comparison.compare, "write_comparison_figure", lambda comparison, path: None)
 
 
 @pytest.fixture

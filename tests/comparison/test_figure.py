@@ -3,7 +3,7 @@
 import pytest
 
 from smi.comparison.comparison import Comparison, Row, TrainedRun
-from smi.comparison.figure import draw_comparison, write_figure
+from smi.comparison.figure import draw_comparison, write_comparison_figure
 from smi.evaluation.results import Result, Score
 from support.comparisons import make_row, make_sweep
 
@@ -62,13 +62,13 @@ def test_a_dataset_name_that_is_not_text(tmp_path):
     row = Row("SMI", None, "SMI", (TrainedRun(0, "", "", (result,)),))
     comparison = Comparison((row,), (0,), None, {})
     assert "caf\\udce9\\n/" in draw_comparison(comparison).layout.annotations[-1].text
-    write_figure(comparison, tmp_path / "figure.html")
+    write_comparison_figure(comparison, tmp_path / "figure.html")
     assert "caf\\\\udce9\\\\n" in (tmp_path / "figure.html").read_text(encoding="utf-8")
 
 
 def test_the_page_fits_a_telephone_and_names_are_not_html(page, tmp_path):
     sweep = make_sweep((0.001, 0.1), methods=("A", "<i>B&amp;</i>"))
-    write_figure(sweep, tmp_path / "figure.html")
+    write_comparison_figure(sweep, tmp_path / "figure.html")
     for width, columns in ((1000, 2), (390, 1)):
         page.set_viewport_size({"width": width, "height": 700})
         page.goto((tmp_path / "figure.html").as_uri())

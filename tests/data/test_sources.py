@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from smi.data import load
-from smi.data.sources import ARCHIVES, DATASET_NAMES, dataset_label, resolve
+from smi.data.sources import ARCHIVES, DATASET_NAMES, dataset_label, resolve_source
 from smi.errors import UserError
 from support.pictures import Draw
 
@@ -94,42 +94,42 @@ def test_imagenette_has_words_for_its_classes(tmp_path: Path, draw: Draw) -> Non
 
 def test_imagenet_is_a_folder_the_user_has(tmp_path: Path, draw: Draw) -> None:
     with pytest.raises(UserError, match=r"put its images into .*imagenet/train"):
-        resolve("imagenet", "train", tmp_path)
+        resolve_source("imagenet", "train", tmp_path)
     for i in range(2):
         draw(tmp_path / "imagenet" / "train" / f"n{i}" / "a.JPEG")
     draw(tmp_path / "imagenet" / "val" / "a.JPEG")
     for root in (tmp_path, tmp_path / "imagenet"):
-        assert len(resolve("imagenet", "train", root)) == 2
-    assert resolve("imagenet", "val", tmp_path).labels is None
+        assert len(resolve_source("imagenet", "train", root)) == 2
+    assert resolve_source("imagenet", "val", tmp_path).labels is None
 
 
 @pytest.mark.parametrize("name", ARCHIVES)
 def test_the_error_for_a_missing_dataset_names_the_command(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"run `smi data {name} --root {tmp_path}` to download it"):
-        resolve(name, "train", tmp_path)
+        resolve_source(name, "train", tmp_path)
     with pytest.raises(UserError, match=f"run `smi data {name}` to download it"):
-        resolve(name, "train")
+        resolve_source(name, "train")
 
 
 def test_damaged_binaries_are_user_errors(tmp_path: Path) -> None:
     write_cifar(tmp_path / "cifar-100-binary", ["train.bin"], 2)
     with pytest.raises(UserError, match=r"test.bin is missing: remove"):
-        resolve("cifar100", "val", tmp_path)
+        resolve_source("cifar100", "val", tmp_path)
     (tmp_path / "cifar-100-binary" / "train.bin").write_bytes(b"short")
     with pytest.raises(UserError, match="has 5 bytes, not a multiple of 3,074"):
-        resolve("cifar100", "train", tmp_path)
+        resolve_source("cifar100", "train", tmp_path)
 
 
 def test_unknown_targets_are_user_errors(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no dataset or folder 'cifar-10': did you mean cifar10\?"):
-        resolve("cifar-10", "train")
+        resolve_source("cifar-10", "train")
     with pytest.raises(UserError, match="choose one of digits, cifar10"):
-        resolve(tmp_path / "absent", "train")
+        resolve_source(tmp_path / "absent", "train")
     (tmp_path / "file.zip").touch()
     with pytest.raises(UserError, match="is a file: give the folder"):
-        resolve(tmp_path / "file.zip", "train")
+        resolve_source(tmp_path / "file.zip", "train")
     with pytest.raises(UserError, match="no split 'test'"):
-        resolve("digits", "test")  # type: ignore[arg-type]
+        resolve_source("digits", "test")  # type: ignore[arg-type]
 
 
 def test_a_name_wins_over_a_folder(
@@ -137,8 +137,8 @@ def test_a_name_wins_over_a_folder(
 ) -> None:
     draw(tmp_path / "digits" / "a.png")
     monkeypatch.chdir(tmp_path)
-    assert len(resolve("digits", "train")) > 1000
-    assert len(resolve("./digits", "train")) == 1
+    assert len(resolve_source("digits", "train")) > 1000
+    assert len(resolve_source("./digits", "train")) == 1
 
 
 def test_checksums_look_like_checksums() -> None:

@@ -14,7 +14,7 @@ from smi.comparison.comparison import Comparison, Row, TrainedRun
 from smi.errors import UserError
 from smi.figures import catalogue
 from smi.figures.catalogue import FIGURES, list_figures, runs_by_dataset, write_figure
-from smi.paper.tables import make_table
+from smi.paper.paper_tables import make_table
 from support.made_up import write_run
 from support.made_up_page import page_data
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from smi.errors import UserError
-from smi.figures.tsne import embed
+from smi.figures.tsne import embed_in_3d
 from support.figures import caption, draw
 
 
@@ -17,7 +17,7 @@ def test_tsne_shows_every_image_with_its_class(trained):
     assert len({(t.marker.color, t.marker.symbol) for t in figure.data}) == len(figure.data)
     assert all(re.fullmatch(r"val/\d+<br>\d", text) for t in figure.data for text in t.text)
     with pytest.raises(UserError, match="five images or more"):
-        embed(np.zeros((3, 4), dtype=np.float32))
+        embed_in_3d(np.zeros((3, 4), dtype=np.float32))
 
 
 def test_a_dataset_without_labels_is_refused_by_tsne_alone(trained, tmp_path):

@@ -24,7 +24,7 @@ from smi.errors import UserError
 from smi.inference import export as exporting
 from smi.inference import load_script
 from smi.inference.export import export
-from smi.inference.verify import sample_photographs
+from smi.inference.verify_export import sample_photographs
 from smi.nn import create_encoder
 from smi.nn.encoders import SMALL_RESNET_ARGUMENTS
 from smi.runs.checkpoint import save_encoder

@@ -15,7 +15,7 @@ from smi.device import Runtime
 from smi.errors import UserError
 from smi.inference.embed import embed
 from smi.inference.neighbours import Neighbour, neighbours
-from smi.inference.sheet import (
+from smi.inference.neighbours_sheet import (
     CAPTION_HEIGHT,
     HEADER_HEIGHT,
     INK_COLOUR,

@@ -10,8 +10,8 @@ import scipy.stats
 from smi.comparison.comparison import Comparison, Row, TrainedRun
 from smi.evaluation.results import Result, Score
 from smi.paper.claims import judge_claims
-from smi.paper.evidence import FAILS, HOLDS, OPEN, DatasetComparisons, LossTimes
 from smi.paper.training_claims import norm_jumps, norm_level, ratio_level, std_variation
+from smi.paper.verdicts import FAILS, HOLDS, OPEN, DatasetComparisons, LossTimes
 from smi.runs.run import Run
 from support.made_up import write_run
 

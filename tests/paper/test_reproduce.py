@@ -17,11 +17,11 @@ from smi.methods import METHOD_NAMES
 from smi.pages import page as write_page
 from smi.paper import outputs
 from smi.paper import plan as plan_module
-from smi.paper.items import ITEMS, list_items
 from smi.paper.outputs import Outputs
 from smi.paper.page import reproduction_document
 from smi.paper.plan import available_setups, make_plan, plan_comparisons
 from smi.paper.reproduce import reproduce
+from smi.paper.reproducible import ITEMS, list_items
 from smi.paper.scales import SCALES, DatasetSetup, Scale
 
 TESTS = Path(__file__).parents[1]

@@ -15,8 +15,8 @@ from smi.runs.run import Facts, Run
 from smi.terminal import quietly
 from smi.training import journal as module
 from smi.training.bar import Length
-from smi.training.facts import health_context
 from smi.training.journal import Journal
+from smi.training.run_facts import health_context
 
 CONFIG = resolve("digits", {"epochs": 2})
 FACTS = Facts(

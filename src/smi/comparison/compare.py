@@ -26,7 +26,7 @@ from typing import Any
 
 from smi import __version__
 from smi.comparison.comparison import Comparison, Row, TrainedRun
-from smi.comparison.figure import write_figure
+from smi.comparison.figure import write_comparison_figure
 from smi.comparison.grid import Grid, GridRun, check_same, plan_grid
 from smi.comparison.loss_time import loss_seconds
 from smi.config.schema import SHORT
@@ -47,9 +47,9 @@ from smi.runs.collect import COMPARISON
 from smi.runs.restore import build_method, load_method, load_views
 from smi.runs.run import Run
 from smi.terminal import duration, is_quiet, quietly, say
+from smi.training.images import Images
 from smi.training.loggers import check_loggers
 from smi.training.pretrain import absolute_source, choose_recipe_for
-from smi.training.probe import Images
 from smi.training.signals import stop_signals
 
 # On Linux the kernel stops a run when the comparison is killed, so that no run is left behind.
@@ -308,7 +308,7 @@ class ComparisonRunner:
         with disk_errors(f"writing to {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True)
             comparison.write(self.folder)
-            write_figure(comparison, self.folder / "figure.html")
+            write_comparison_figure(comparison, self.folder / "figure.html")
 
     def _add_existing(self, run: GridRun) -> None:
         """Evaluate a run that was made before."""

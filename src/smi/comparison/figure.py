@@ -31,7 +31,7 @@ ROW_HEIGHT = 30  # pixels of a row in a list
 PANEL_HEIGHT = 250  # pixels of a panel with curves
 
 
-def write_figure(comparison: Comparison, path: Path) -> None:
+def write_comparison_figure(comparison: Comparison, path: Path) -> None:
     """Write a page that shows the comparison and opens without a network."""
     figure = draw_comparison(comparison)
     title = "Comparison of " + ", ".join(display_row_name(row.name) for row in comparison.rows)

@@ -10,7 +10,7 @@ from PIL import Image
 
 from smi.config.resolve import read_recipe
 from smi.data.folders import FileSet
-from smi.data.sources import resolve
+from smi.data.sources import resolve_source
 from smi.errors import UserError
 
 NUM_SAMPLED_FILES = 64  # to estimate the size of the images
@@ -30,7 +30,7 @@ class Choice:
 
 def choose_recipe(source: str, root: str | Path | None, device: torch.device) -> Choice:
     """Choose a recipe by image size and device; batch size and epochs follow the image count."""
-    images = resolve(source, "pretrain", Path(root) if root is not None else None)
+    images = resolve_source(source, "pretrain", Path(root) if root is not None else None)
     is_folder = isinstance(images, FileSet)
     side = _median_side(images) if isinstance(images, FileSet) else images.parts[0].shape[-1]
     count = len(images)

@@ -51,7 +51,7 @@ def resolve(recipe: str | Path, overrides: Mapping[str, Any] | None = None) -> C
         _put(raw, key, value)
     raw["method"] = _complete_settings(raw["method"])
     config: Config = to_dataclass(Config, raw, "")
-    check(config)
+    check_config(config)
     return config
 
 
@@ -74,7 +74,7 @@ def read_recipe(recipe: str | Path) -> dict[str, Any]:
     return to_mapping(raw, str(recipe))
 
 
-def check(config: Config) -> None:
+def check_config(config: Config) -> None:
     """Raise a UserError for a value out of its range."""
     _check_numbers(config)
     _check_method(config.method)

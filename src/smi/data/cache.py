@@ -25,7 +25,7 @@ from threading import Event, Thread
 import numpy as np
 from numpy.typing import NDArray
 
-from smi.data.decoders import FILES_PER_CHUNK, Decoders, Job, Reply, num_cores
+from smi.data.decoder_pool import FILES_PER_CHUNK, Decoders, Job, Reply, num_cores
 from smi.data.folders import FileSet
 from smi.errors import UserError
 from smi.files import disk_errors, free_bytes, lock, sync

@@ -122,7 +122,7 @@ CLASS_WORDS = {  # the words for ImageNet's class numbers in Imagenette and Imag
 }
 
 
-def resolve(target: str | Path, split: Split, root: Path | None = None) -> ImageSet:
+def resolve_source(target: str | Path, split: Split, root: Path | None = None) -> ImageSet:
     """Find the images of a split of a dataset or a folder, without decoding them.
 
     A name wins over a folder with the same name: `./digits` is the folder.
@@ -141,7 +141,7 @@ def all_images(target: str | Path, root: Path | None = None) -> tuple[ImageSet, 
     Files are one set, sorted by path; arrays are the splits train and val.
     """
     if target in ARRAY_DATASETS:
-        return resolve(target, "train", root), resolve(target, "val", root)
+        return resolve_source(target, "train", root), resolve_source(target, "val", root)
     return (_with_class_words(target, _folder(target, root).all_files()),)
 
 

@@ -26,9 +26,9 @@ from torch.nn.functional import interpolate
 
 from smi.data.cache import FILE_RESOLUTION, MAX_CACHE_BYTES, is_cached, open_cache
 from smi.data.decoder import BadFile
-from smi.data.decoders import FILES_PER_CHUNK, Decoders, Reply, num_cores
+from smi.data.decoder_pool import FILES_PER_CHUNK, Decoders, Reply, num_cores
 from smi.data.folders import MAX_BAD_SHARE, FileSet, Split
-from smi.data.sources import ArraySet, ImageSet, resolve
+from smi.data.sources import ArraySet, ImageSet, resolve_source
 from smi.errors import UserError
 from smi.files import cache_home, expand, write_text
 from smi.terminal import printable
@@ -62,7 +62,7 @@ def load(
     max_cache_bytes: a cache above this size, or above half the free disk, is not made; its files
         are decoded on demand.
     """
-    images = resolve(target, split, Path(root) if root is not None else None)
+    images = resolve_source(target, split, Path(root) if root is not None else None)
     return open_store(
         images,
         resolution=resolution,

@@ -8,7 +8,7 @@ from smi.errors import UserError
 TOP_RANK = 5  # top-5 accuracy
 
 
-def check(*pairs: Tensor, num_classes: int | None = None) -> int:
+def check_features(*pairs: Tensor, num_classes: int | None = None) -> int:
     """Check features and labels, given alternately, and return the number of classes.
 
     num_classes: None takes the largest of the first labels plus one.

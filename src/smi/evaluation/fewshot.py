@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from smi.errors import UserError
-from smi.evaluation.accuracy import check, top_k
+from smi.evaluation.accuracy import check_features, top_k
 from smi.evaluation.logistic import fit_linear
 from smi.intervals import interval
 from smi.seeds import derive
@@ -68,7 +68,9 @@ def few_shot(
 
     Within one draw, the labels of a smaller number are among the labels of a larger one.
     """
-    num_classes = check(features, labels, test_features, test_labels, num_classes=num_classes)
+    num_classes = check_features(
+        features, labels, test_features, test_labels, num_classes=num_classes
+    )
     if draws < 2:
         raise UserError(f"an interval needs 2 draws or more, not {draws}")
     counts = torch.bincount(labels, minlength=num_classes)

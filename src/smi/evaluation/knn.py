@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from smi.errors import UserError
-from smi.evaluation.accuracy import check, top_k
-from smi.losses.embeddings import unit_rows
+from smi.evaluation.accuracy import check_features, top_k
+from smi.losses.numerics import unit_rows
 
 # A tile of similarities takes 33 MB, and its product keeps the processor busy.
 QUERIES_PER_TILE = 512
@@ -57,7 +57,7 @@ def knn_accuracy(
     num_classes: int | None = None,
 ) -> KnnResult:
     """Classify the queries by their neighbours in the bank and return the accuracy."""
-    num_classes = check(bank, bank_labels, queries, labels, num_classes=num_classes)
+    num_classes = check_features(bank, bank_labels, queries, labels, num_classes=num_classes)
     votes = knn_votes(
         bank, bank_labels, queries, k=k, temperature=temperature, num_classes=num_classes
     )
@@ -74,7 +74,7 @@ def knn_predict(
     temperature: float = KNN_TEMPERATURE,
 ) -> Tensor:
     """Return the class with most votes, int64 [m]; ties go to the lowest class."""
-    num_classes = check(bank, bank_labels)
+    num_classes = check_features(bank, bank_labels)
     return knn_votes(
         bank, bank_labels, queries, k=k, temperature=temperature, num_classes=num_classes
     ).argmax(1)

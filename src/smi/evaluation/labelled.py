@@ -14,7 +14,7 @@ from torch import Tensor
 
 from smi.data import Store, load
 from smi.data.folders import FileSet
-from smi.data.sources import ImageSet, dataset_label, resolve
+from smi.data.sources import ImageSet, dataset_label, resolve_source
 from smi.data.subset import Subset
 from smi.errors import UserError
 from smi.evaluation.accuracy import TOP_RANK
@@ -110,7 +110,7 @@ class LabelledSource:
         described: dict[str, dict[str, Any]] = {}
 
         def open_split(split: Literal["train", "val"], part: str) -> Store:
-            images = resolve(data, split, Path(root) if root else None)
+            images = resolve_source(data, split, Path(root) if root else None)
             described[part] = {
                 "split": split,
                 "images": len(images),

@@ -21,7 +21,7 @@ from smi.data.store import Store
 from smi.data.subset import Subset
 from smi.device import device_of
 from smi.errors import UserError
-from smi.evaluation.accuracy import check, top_k
+from smi.evaluation.accuracy import check_features, top_k
 from smi.evaluation.features import FeatureSplits, evaluation_mode, labels_of
 from smi.evaluation.logistic import NUM_FOLDS, hold_out, nearly_best
 from smi.optim import cosine
@@ -123,7 +123,7 @@ def train_linear(
     rate. The features of test images do not change, so their curve costs almost nothing.
     """
     training = training or Training()
-    check(*rows, num_classes=task.num_classes)
+    check_features(*rows, num_classes=task.num_classes)
     tried = choose_lr(task, rows.features, rows.labels, lrs=lrs, training=training)
     lr = min(nearly_best(tried, len(rows.labels) // NUM_FOLDS))  # larger ones are noisier
     heads = _Heads(rows.features.shape[1], task.num_classes, [lr], device_of(task.encoder, None))

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from smi.errors import UserError
-from smi.evaluation.accuracy import check, top_k
+from smi.evaluation.accuracy import check_features, top_k
 from smi.seeds import derive
 
 L2_GRID = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)  # strongest first: each solution starts the next fit
@@ -103,7 +103,9 @@ def linear_accuracy(
     seed: int = 0,
 ) -> LinearResult:
     """Choose l2 on training rows, fit on all of them, then measure accuracy on the test rows."""
-    num_classes = check(features, labels, test_features, test_labels, num_classes=num_classes)
+    num_classes = check_features(
+        features, labels, test_features, test_labels, num_classes=num_classes
+    )
     validation = choose_l2(features, labels, grid=grid, num_classes=num_classes, seed=seed)
     l2 = max(nearly_best(validation, len(labels) // NUM_FOLDS))  # weaker ones overfit
     classifier = fit_linear(features, labels, l2=l2, num_classes=num_classes)
@@ -123,7 +125,7 @@ def choose_l2(
 
     A grid with one value is not tried: its accuracy is NaN.
     """
-    num_classes = check(features, labels, num_classes=num_classes)
+    num_classes = check_features(features, labels, num_classes=num_classes)
     if len(grid) == 0:
         raise UserError("there must be at least one value of l2 to choose from")
     if len(grid) == 1:
@@ -177,7 +179,7 @@ def fit_linear(
 
     mean, std [F]: statistics to standardise by; None takes those of these rows.
     """
-    num_classes = check(features, labels, num_classes=num_classes)
+    num_classes = check_features(features, labels, num_classes=num_classes)
     return _Problem(features, labels, num_classes, mean, std).solve(
         l2, tolerance=tolerance, max_iterations=max_iterations
     )[0]

@@ -11,7 +11,7 @@ from statistics import mean
 from plotly import graph_objects as go
 
 from smi.errors import UserError
-from smi.figures.scores import comparable, top1
+from smi.figures.linear_scores import comparable, top1
 from smi.figures.series import last_epoch
 from smi.figures.style import FONT, Look, finish, frame, legend, looks, plain
 from smi.runs.names import (

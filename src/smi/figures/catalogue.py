@@ -72,7 +72,7 @@ def _feature_std(request: FigureRequest) -> Any:
 
 
 def _ratio(request: FigureRequest) -> Any:
-    from smi.figures.ratio import ratio
+    from smi.figures.redundancy_ratio import ratio
 
     return ratio(request.named_runs())
 
@@ -124,12 +124,12 @@ def _variance_violin(request: FigureRequest) -> Any:
 
 
 def _tsne(request: FigureRequest) -> Any:
-    from smi.figures.tsne import embed, labels_of, tsne
+    from smi.figures.tsne import embed_in_3d, labels_of, tsne
 
     features, images = _features(request)
     for row in features.values():
         labels_of(row, images)  # fails before the long computation
-    points = {name: embed(row.h.numpy(), seed=request.seed) for name, row in features.items()}
+    points = {name: embed_in_3d(row.h.numpy(), seed=request.seed) for name, row in features.items()}
     return tsne(points, features, of=images)
 
 

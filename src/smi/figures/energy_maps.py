@@ -16,7 +16,7 @@ from torch.nn.functional import interpolate
 
 from smi.errors import UserError
 from smi.evaluation.features import evaluation_mode
-from smi.figures.pictures import add_picture
+from smi.figures.image_panel import add_picture
 from smi.figures.sample import Sample
 from smi.figures.style import FONT, SMALL, finish, plain
 from smi.runs.encoder import Pretrained

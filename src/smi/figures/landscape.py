@@ -18,7 +18,7 @@ from torch import Tensor
 from smi.data import Batch
 from smi.errors import UserError
 from smi.evaluation.features import evaluation_mode
-from smi.figures.pictures import add_picture
+from smi.figures.image_panel import add_picture
 from smi.figures.style import AXIS, DASHES, FONT, TOP_LEGEND, finish, frame, looks_by_method
 from smi.losses.smi import correlation, dependency, logcosh, smi_loss
 from smi.methods import Method

@@ -11,7 +11,7 @@ from plotly import graph_objects as go
 from plotly.subplots import make_subplots
 
 from smi.evaluation.results import Result
-from smi.figures.scores import comparable
+from smi.figures.linear_scores import comparable
 from smi.figures.style import TOP_LEGEND, Look, finish, frame, legend, looks, plain
 from smi.pages.palette import INK
 from smi.runs.names import first_runs, named_seed_groups_by_dataset, seed_caption

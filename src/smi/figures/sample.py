@@ -14,7 +14,7 @@ from torch import Tensor
 
 from smi.data import Store, load
 from smi.data.folders import FileSet, Split
-from smi.data.sources import resolve
+from smi.data.sources import resolve_source
 from smi.data.subset import Subset
 from smi.errors import UserError
 from smi.evaluation import batches_of_features
@@ -54,9 +54,9 @@ class Sample:
         """Return a sample of all images if none are held out, as in a folder without classes."""
         root = Path(self.root) if self.root else None
         try:
-            resolve(self.source, self.split, root)
+            resolve_source(self.source, self.split, root)
         except UserError:
-            resolve(self.source, "pretrain", root)
+            resolve_source(self.source, "pretrain", root)
             return replace(self, split="pretrain")
         return self
 
@@ -66,7 +66,7 @@ class Sample:
 
         Files are decoded when they are read.
         """
-        images = resolve(self.source, self.split, Path(self.root) if self.root else None)
+        images = resolve_source(self.source, self.split, Path(self.root) if self.root else None)
         store = load(
             self.source,
             self.split,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from plotly import graph_objects as go
 from plotly.subplots import make_subplots
 
-from smi.figures.scores import comparable, top1
+from smi.figures.linear_scores import comparable, top1
 from smi.figures.series import add_lines, series
 from smi.figures.style import FONT, SMALL, TOP_LEGEND, Look, finish, frame, looks, plain
 from smi.intervals import interval

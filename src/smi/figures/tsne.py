@@ -117,7 +117,7 @@ def _add_classes(
         )
 
 
-def embed(h: NDArray[np.float32], *, seed: int = 0) -> NDArray[np.float32]:
+def embed_in_3d(h: NDArray[np.float32], *, seed: int = 0) -> NDArray[np.float32]:
     """Reduce features [n, F] to points [n, 3]."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE

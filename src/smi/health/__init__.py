@@ -8,8 +8,8 @@ Numbers in, sentences out; nothing here needs torch.
 """
 
 from smi.health.checks import Finding
-from smi.health.context import Context
 from smi.health.diagnosis import Diagnosis, diagnose
+from smi.health.run_context import Context
 from smi.health.watch import Watch, find_problems, nan_diagnosis
 
 __all__ = [

@@ -23,7 +23,7 @@ class Finding:
     advice: str = ""
 
 
-def check(h: History) -> list[Finding]:
+def run_checks(h: History) -> list[Finding]:
     """Return the findings of all checks that can decide."""
     findings = [run_check(h) for run_check in CHECKS]
     return [finding for finding in findings if finding]

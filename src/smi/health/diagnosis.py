@@ -10,8 +10,8 @@ from typing import Any
 
 from smi.errors import UserError
 from smi.health.checks import Finding, Level
-from smi.health.context import Context
 from smi.health.history import WINDOW, finite_number
+from smi.health.run_context import Context
 from smi.health.watch import find_problems
 from smi.methods.description import MethodDescription
 from smi.runs.run import CONFIG, Run

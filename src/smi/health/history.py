@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from smi.health.context import Context
+from smi.health.run_context import Context
 
 Line = Mapping[str, Any]
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from smi.health.checks import Finding, check, check_loss_is_finite
-from smi.health.context import Context
+from smi.health.checks import Finding, check_loss_is_finite, run_checks
 from smi.health.history import History, Line, number
+from smi.health.run_context import Context
 
 
 class Watch:
@@ -24,7 +24,7 @@ class Watch:
             return []
         findings = [
             finding
-            for finding in check(self._history)
+            for finding in run_checks(self._history)
             if finding.level != "ok" and finding.kind not in self._reported
         ]
         self._reported.update(finding.kind for finding in findings)
@@ -41,10 +41,10 @@ def find_problems(context: Context, lines: Iterable[Line]) -> list[Finding]:
     past: dict[str, Finding] = {}
     for line in _without_abandoned(lines):
         if history.add(line):
-            for finding in check(history):
+            for finding in run_checks(history):
                 if finding.level != "ok":
                     past.setdefault(finding.kind, finding)
-    current = {finding.kind: finding for finding in check(history)}
+    current = {finding.kind: finding for finding in run_checks(history)}
     for kind, finding in past.items():
         if kind not in current:  # the check cannot decide any more
             current[kind] = finding

@@ -21,9 +21,9 @@ from smi.device import Runtime
 from smi.errors import UserError
 from smi.files import disk_errors, expand, sync, write_json, write_text
 from smi.inference.export_folder import PREPROCESSING, TIMM_CONFIG, default_folder, whole_folder
+from smi.inference.export_network import FORMATS, SCRIPT, Network
 from smi.inference.load_script import load_script
-from smi.inference.network import FORMATS, SCRIPT, Network
-from smi.inference.verify import compare_features, reason_of, verification_images
+from smi.inference.verify_export import compare_features, reason_of, verification_images
 from smi.runs.checkpoint import save, save_encoder
 from smi.runs.encoder import Pretrained, load
 from smi.terminal import quietly, say, suggest

@@ -10,7 +10,7 @@ from pathlib import Path
 from smi.errors import UserError
 from smi.evaluation.results import RESULTS_FOLDER
 from smi.files import disk_errors
-from smi.inference.network import FORMATS, SCRIPT
+from smi.inference.export_network import FORMATS, SCRIPT
 
 PREPROCESSING = "preprocessing.json"
 TIMM_CONFIG = "config.json"

@@ -19,7 +19,7 @@ from smi.data.store import open_store
 from smi.device import Runtime
 from smi.evaluation.features import batches_of_features
 from smi.files import cache_home
-from smi.inference.sheet import Tile, thumbnail, thumbnail_of_file
+from smi.inference.neighbours_sheet import Tile, thumbnail, thumbnail_of_file
 from smi.runs.encoder import Pretrained
 from smi.terminal import Progress, announce, printable
 

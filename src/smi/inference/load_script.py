@@ -2,7 +2,7 @@
 
 from string import Template
 
-from smi.inference.network import FORMATS, Network
+from smi.inference.export_network import FORMATS, Network
 
 ONNX_FEATURES = """\
     return model.run(["features"], {"images": x})[0]"""

@@ -20,8 +20,8 @@ from smi.errors import UserError
 from smi.evaluation.knn import NearestRows
 from smi.files import Sources, as_list, expand, finite
 from smi.inference.images import EMBED_BATCH_SIZE, AllImages, describe_encoder, is_same_file
-from smi.inference.sheet import Tile, draw_sheet, thumbnail_of_file
-from smi.losses.embeddings import unit_rows
+from smi.inference.neighbours_sheet import Tile, draw_sheet, thumbnail_of_file
+from smi.losses.numerics import unit_rows
 from smi.runs.encoder import Pretrained, load
 from smi.tables import Table
 from smi.terminal import announce, printable, quietly

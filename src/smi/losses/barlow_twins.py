@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from smi.distributed import join
-from smi.losses.embeddings import (
+from smi.losses.numerics import (
     check_finite,
     check_positive,
     float32_island,

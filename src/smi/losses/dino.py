@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from smi.losses.embeddings import check, check_lists, check_positive, float32_island
+from smi.losses.numerics import check_embeddings, check_lists, check_positive, float32_island
 from smi.losses.terms import Terms
 
 STUDENT_TEMPERATURE = 0.1
@@ -70,7 +70,7 @@ def dino_loss(
             "DINO needs a view for the teacher and another for the student; "
             f"got {len(teacher)} and {len(student)}."
         )
-    check(*teacher, *student)
+    check_embeddings(*teacher, *student)
     if center.shape[-1:].numel() != center.numel():
         raise ValueError(
             f"The center must be one row of coordinates; got shape {tuple(center.shape)}."

@@ -7,7 +7,7 @@ N samples on this device, M negatives, K embedding coordinates.
 import torch
 from torch import Tensor, nn
 
-from smi.losses.embeddings import check, check_positive, float32_island, product, unit_rows
+from smi.losses.numerics import check_embeddings, check_positive, float32_island, product, unit_rows
 from smi.losses.terms import Terms
 
 TEMPERATURE = 0.07
@@ -42,7 +42,7 @@ def info_nce_loss(
     float32, or in float64 if an input is, also under autocast.
     """
     check_positive(temperature=temperature)
-    check(query, key)
+    check_embeddings(query, key)
     with float32_island(query, key, negatives, same_shape=False) as (query, key, negatives):
         query, key, negatives = unit_rows(query), unit_rows(key), unit_rows(negatives)
         positive = (query * key).sum(dim=1, keepdim=True) / temperature  # [N, 1]

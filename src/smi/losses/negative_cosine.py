@@ -6,7 +6,7 @@ N samples on this device, K embedding coordinates.
 
 from torch import Tensor, nn
 
-from smi.losses.embeddings import float32_island, unit_rows
+from smi.losses.numerics import float32_island, unit_rows
 from smi.losses.terms import Terms
 
 

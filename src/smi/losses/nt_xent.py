@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from smi.distributed import join
-from smi.losses.embeddings import check_positive, float32_island, gram, unit_rows
+from smi.losses.numerics import check_positive, float32_island, gram, unit_rows
 from smi.losses.terms import Terms
 
 TEMPERATURE = 0.5  # the paper's value for CIFAR-10; it uses 0.1 for ImageNet

@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from smi.losses.embeddings import (
+from smi.losses.numerics import (
     MIN_SCALE,
     float32_island,
     off_diagonal,

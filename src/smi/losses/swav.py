@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from smi.distributed import join, own_rows
-from smi.losses.embeddings import check, check_lists, check_positive, float32_island
+from smi.losses.numerics import check_embeddings, check_lists, check_positive, float32_island
 from smi.losses.terms import Terms
 
 TEMPERATURE = 0.1
@@ -86,7 +86,7 @@ def swav_loss(
             "SwAV needs queued scores for every large view or for none; "
             f"got {len(queued)} for {len(scores)}."
         )
-    check(*scores, *low_resolution)
+    check_embeddings(*scores, *low_resolution)
     with float32_island(*scores, *low_resolution, *queued, same_shape=False) as tensors:
         num_views = len(scores) + len(low_resolution)
         views = tensors[:num_views]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from smi.data import Batch
 from smi.losses import Terms
-from smi.losses.ranges import valid_range
+from smi.losses.loss_range import valid_range
 from smi.methods.description import LossRange, MethodDescription
 from smi.nn import Encoder
 from smi.views import Policy

@@ -11,7 +11,7 @@ from smi.data import Batch
 from smi.distributed import shuffle, unshuffle
 from smi.losses import info_nce_loss
 from smi.losses.info_nce import TEMPERATURE
-from smi.losses.ranges import cross_entropy_range
+from smi.losses.loss_range import cross_entropy_range
 from smi.methods.base import LossSetup, Method, Output
 from smi.methods.description import LossRange
 from smi.nn import Ema, Encoder, Queue, mlp

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from smi.data import Batch
 from smi.losses import Terms, info_nce_loss
 from smi.losses.info_nce import TEMPERATURE
-from smi.losses.ranges import cross_entropy_range
+from smi.losses.loss_range import cross_entropy_range
 from smi.methods.base import LossSetup, Method, Output, together
 from smi.methods.description import LossRange
 from smi.nn import Encoder, MemoryBank

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from smi.data import Batch
 from smi.losses import nt_xent_loss
+from smi.losses.loss_range import log_mean_exp_of_cosine
 from smi.losses.nt_xent import TEMPERATURE
-from smi.losses.ranges import log_mean_exp_of_cosine
 from smi.methods.base import LossSetup, Method, Output
 from smi.methods.description import LossRange
 from smi.nn import Encoder, mlp

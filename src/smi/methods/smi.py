@@ -8,7 +8,7 @@ from torch import Tensor
 
 from smi.data import Batch
 from smi.losses import smi_loss
-from smi.losses.ranges import random_cosines, scalar_logcosh
+from smi.losses.loss_range import random_cosines, scalar_logcosh
 from smi.losses.smi import EPS, REDUNDANCY_WEIGHT, SHIFT, TARGET
 from smi.methods.base import LossSetup, Method, Output
 from smi.methods.description import LossRange

@@ -11,7 +11,7 @@ from smi.data import Batch
 from smi.distributed import own_rows, world_size
 from smi.errors import UserError
 from smi.losses import swav_loss
-from smi.losses.ranges import cross_entropy_range
+from smi.losses.loss_range import cross_entropy_range
 from smi.losses.swav import EPSILON, NUM_ITERATIONS, TEMPERATURE
 from smi.methods.base import LossSetup, Method, Output, together
 from smi.methods.description import LossRange

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from smi.distributed import all_mean
-from smi.losses.embeddings import check_lists, check_share
+from smi.losses.numerics import check_lists, check_share
 
 CENTER_MOMENTUM = 0.9
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from smi.distributed import join
-from smi.losses.embeddings import check_share, unit_rows
+from smi.losses.numerics import check_share, unit_rows
 
 BANK_MOMENTUM = 0.5
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from smi.losses.embeddings import unit_rows
+from smi.losses.numerics import unit_rows
 
 
 class Prototypes(nn.Module):

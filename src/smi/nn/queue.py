@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from smi.distributed import join
-from smi.losses.embeddings import unit_rows
+from smi.losses.numerics import unit_rows
 
 
 class Queue(nn.Module):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from smi.comparison.comparison import Column, Comparison, Estimate, Row, step_of
-from smi.figures.scores import PROTOCOLS
+from smi.figures.linear_scores import PROTOCOLS
 from smi.paper.estimates import (
     BARLOW_TWINS_NAME,
     SMI_NAME,
@@ -17,7 +17,8 @@ from smi.paper.estimates import (
     row_of,
     why_open,
 )
-from smi.paper.evidence import (
+from smi.paper.numbers import BARLOW_TWINS, SMI
+from smi.paper.verdicts import (
     FAILS,
     HOLDS,
     OPEN,
@@ -27,7 +28,6 @@ from smi.paper.evidence import (
     Verdict,
     not_measured,
 )
-from smi.paper.numbers import BARLOW_TWINS, SMI
 
 COMPARABLE = 0.01  # the paper calls 71.41 % comparable to 72.5 %
 Scores = Mapping[int, float]  # by seed

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from smi.paper.accuracy_claims import accuracy_claim, lambda_claim, two_processes_claim
 from smi.paper.cost_claim import cost_claim
-from smi.paper.evidence import Claim, DatasetComparisons, LossTimes
 from smi.paper.training_claims import training_claims
+from smi.paper.verdicts import Claim, DatasetComparisons, LossTimes
 
 
 def judge_claims(

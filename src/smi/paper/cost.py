@@ -184,7 +184,7 @@ def count_costs(batch: int = BATCH, dim: int = DIM, devices: int = DEVICES) -> l
 
 @functools.cache
 def symmetric_macs(rows: int, dim: int) -> int:
-    """Count the MACs of `smi.losses.embeddings.symmetric_product`, which uses the symmetry."""
+    """Count the MACs of `smi.losses.numerics.symmetric_product`, which uses the symmetry."""
     if rows <= 128:
         return rows**2 * dim
     half = (rows + 1) // 2

@@ -14,7 +14,8 @@ from smi.paper.estimates import (
     plain_estimate,
     row_of,
 )
-from smi.paper.evidence import (
+from smi.paper.numbers import BARLOW_TWINS, SMI
+from smi.paper.verdicts import (
     HOLDS,
     Claim,
     DatasetComparisons,
@@ -22,7 +23,6 @@ from smi.paper.evidence import (
     LossTimes,
     not_measured,
 )
-from smi.paper.numbers import BARLOW_TWINS, SMI
 from smi.runs.names import display_name
 
 

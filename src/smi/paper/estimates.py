@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from smi.comparison.comparison import Comparison, Estimate, Row
-from smi.paper.evidence import FAILS, HOLDS, OPEN, Verdict
 from smi.paper.numbers import BARLOW_TWINS, SMI
+from smi.paper.verdicts import FAILS, HOLDS, OPEN, Verdict
 from smi.runs.names import display_name
 
 SMI_NAME = display_name(SMI)

@@ -20,12 +20,12 @@ from smi.methods import METHOD_NAMES
 from smi.pages.plots import plot, single_plot
 from smi.paper.claims import judge_claims
 from smi.paper.cost import BATCH, DIM
-from smi.paper.evidence import Claim, DatasetComparisons, LossTimes
-from smi.paper.items import CLAIMS, ITEMS, Need
+from smi.paper.paper_tables import paper_table
 from smi.paper.plan import Plan, require_dataset
+from smi.paper.reproducible import CLAIMS, ITEMS, Need
 from smi.paper.scales import KINDS, METHODS, SEEDS, SWEEP, TWO_PROCESSES, DatasetSetup
-from smi.paper.tables import paper_table
 from smi.paper.timing import largest_dim, time_losses_in_turn
+from smi.paper.verdicts import Claim, DatasetComparisons, LossTimes
 from smi.terminal import announce, say
 
 Entry = dict[str, Any]

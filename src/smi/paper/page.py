@@ -25,7 +25,7 @@ from smi.pages import (
     Text,
 )
 from smi.pages.blocks import Level
-from smi.paper.evidence import FAILS, HOLDS
+from smi.paper.verdicts import FAILS, HOLDS
 from smi.tables import Group, Table
 
 Entry = Mapping[str, Any]

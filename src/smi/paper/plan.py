@@ -10,8 +10,8 @@ from smi.device import Runtime
 from smi.errors import UserError
 from smi.files import expand
 from smi.methods import METHOD_NAMES
-from smi.paper.items import ITEMS, Need
 from smi.paper.numbers import SMI
+from smi.paper.reproducible import ITEMS, Need
 from smi.paper.scales import KINDS, SEEDS, SWEEP, TWO_PROCESSES, DatasetSetup, Scale
 from smi.training.pretrain import absolute_source, choose_recipe_for
 

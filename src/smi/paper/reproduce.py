@@ -25,10 +25,10 @@ from smi.device import Runtime, describe_device, versions
 from smi.errors import TrainingError, UserError
 from smi.files import disk_errors, expand, write_json, write_text
 from smi.pages import page
-from smi.paper.items import CLAIMS, ITEMS, choose_items
 from smi.paper.outputs import Entry, Outputs
 from smi.paper.page import reproduction_document
 from smi.paper.plan import Plan, PlannedComparison, RunCount, make_plan
+from smi.paper.reproducible import CLAIMS, ITEMS, choose_items
 from smi.paper.scales import TWO_PROCESSES, Scale, find_scale
 from smi.terminal import announce, duration, quietly, say
 

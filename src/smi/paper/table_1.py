@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from smi.methods import METHOD_NAMES, find_method
-from smi.paper.measured import SEEDS_NOTE, MeasuredRow, measured_rows, protocol_notes
+from smi.paper.measured_rows import SEEDS_NOTE, MeasuredRow, measured_rows, protocol_notes
 from smi.paper.numbers import TABLE_1, Table1Row
 from smi.runs.run import Run
 from smi.tables import NONE, Group, Table, percent, yes

@@ -7,7 +7,13 @@ from typing import Any
 
 from smi.comparison.comparison import Estimate
 from smi.config.schema import changed_settings
-from smi.paper.measured import SEEDS_NOTE, MeasuredRow, format_mean, measured_rows, protocol_notes
+from smi.paper.measured_rows import (
+    SEEDS_NOTE,
+    MeasuredRow,
+    format_mean,
+    measured_rows,
+    protocol_notes,
+)
 from smi.paper.numbers import BARLOW_TWINS, SMI, TABLE_3, Table3Row
 from smi.runs.names import settings_key
 from smi.runs.run import Run

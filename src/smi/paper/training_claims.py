@@ -25,8 +25,8 @@ from smi.paper.estimates import (
     row_of,
     why_open,
 )
-from smi.paper.evidence import OPEN, Claim, DatasetComparisons, Finding, not_measured
 from smi.paper.numbers import BARLOW_TWINS, SMI
+from smi.paper.verdicts import OPEN, Claim, DatasetComparisons, Finding, not_measured
 from smi.runs.names import redundancy_weight_of
 from smi.runs.run import Run
 

@@ -20,8 +20,8 @@ from smi.figures.feature_std import feature_std
 from smi.figures.gradient_norm import gradient_norm
 from smi.figures.landscape import Shape, landscape
 from smi.figures.linear_curves import linear_curves
-from smi.figures.ratio import ratio
-from smi.figures.scores import PROTOCOLS, results_of
+from smi.figures.linear_scores import PROTOCOLS, results_of
+from smi.figures.redundancy_ratio import ratio
 from smi.figures.std_summary import std_summary
 from smi.figures.tsne import COMPONENTS, perplexity
 from smi.figures.variance_violin import draw_variances
@@ -39,7 +39,7 @@ from smi.pages import (
     Verdict,
 )
 from smi.pages.plots import plot
-from smi.reporting.galleries import (
+from smi.reporting.image_blocks import (
     NEIGHBOURS_TITLE,
     PAIRS_TITLE,
     energy_maps,
@@ -47,7 +47,8 @@ from smi.reporting.galleries import (
     pairs_gallery,
     views_gallery,
 )
-from smi.reporting.parts import (
+from smi.reporting.portrait import Portrait
+from smi.reporting.run_blocks import (
     as_sentence,
     comparison_plot,
     comparison_tables,
@@ -59,7 +60,6 @@ from smi.reporting.parts import (
     runs_table,
     shared_facts,
 )
-from smi.reporting.portrait import Portrait
 from smi.reporting.runs import ReportRun, first_runs
 from smi.runs.names import dataset_name, method_name
 from smi.runs.run import Run

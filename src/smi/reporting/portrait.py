@@ -24,7 +24,7 @@ from torch import Tensor
 from smi import __version__
 from smi.data import Batch
 from smi.data.folders import FileSet
-from smi.data.sources import resolve
+from smi.data.sources import resolve_source
 from smi.errors import UserError
 from smi.evaluation.features import evaluation_mode
 from smi.evaluation.knn import nearest
@@ -32,11 +32,11 @@ from smi.figures.eigenspectrum import cumulative_variance
 from smi.figures.energy_maps import choose_images, energies
 from smi.figures.landscape import MIN_PAIRS, Pairs, positive_pairs
 from smi.figures.sample import Sample
-from smi.figures.tsne import embed
+from smi.figures.tsne import embed_in_3d
 from smi.figures.variance_violin import relative_variance
 from smi.files import write_text
 from smi.losses.smi import EPS
-from smi.reporting.pictures import PICTURE_SIDE, THUMBNAIL_SIDE, energy_url, picture_url
+from smi.reporting.data_urls import PICTURE_SIDE, THUMBNAIL_SIDE, energy_url, picture_url
 from smi.runs.encoder import Pretrained, load
 from smi.runs.restore import load_method, load_views
 from smi.runs.run import Run
@@ -134,7 +134,7 @@ def _read(path: Path, fingerprint: str | None) -> Portrait | None:
 def _fingerprint(sample: Sample) -> str:
     """Hash the number of images, and the paths and sizes of files."""
     sample = sample.with_existing_split()
-    images = resolve(sample.source, sample.split, Path(sample.root) if sample.root else None)
+    images = resolve_source(sample.source, sample.split, Path(sample.root) if sample.root else None)
     digest = hashlib.sha256(f"{sample.split} {len(images)}".encode())
     if isinstance(images, FileSet):
         for entry in images.entries:
@@ -168,7 +168,9 @@ class PortraitMaker:
         if h is not None:
             self._attempt("spectrum", lambda: self._add("spectrum", cumulative_variance(h.numpy())))
             self._attempt("variances", lambda: self._add("variances", relative_variance(h.numpy())))
-            self._attempt("places", lambda: self._add("places", embed(h.numpy(), seed=sample.seed)))
+            self._attempt(
+                "places", lambda: self._add("places", embed_in_3d(h.numpy(), seed=sample.seed))
+            )
             self._attempt("neighbours", lambda: self._add_neighbours(h))
         self._attempt("maps", lambda: self._add_maps(encoder, sample))
         self._attempt("pairs", self._add_pairs)

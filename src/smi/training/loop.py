@@ -17,9 +17,9 @@ from smi.optim import lr_factor, set_lr
 from smi.runs.checkpoint import save
 from smi.runs.run import Facts, Run
 from smi.seeds import derive
-from smi.training.facts import add_first_step, health_context
 from smi.training.job import Job
 from smi.training.journal import Journal
+from smi.training.run_facts import add_first_step, health_context
 from smi.training.signals import Interrupted, follow_rank_0, stop_signals
 
 MAX_SAVING_SHARE = 0.05  # of the time may go into checkpoints

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from smi.losses.embeddings import unit_rows
+from smi.losses.numerics import unit_rows
 from smi.losses.smi import correlation, dependency
 
 

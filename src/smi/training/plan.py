@@ -6,8 +6,8 @@ from collections import Counter
 from smi.device import describe_device
 from smi.distributed import world_size
 from smi.runs.run import Run
+from smi.training.images import Images
 from smi.training.job import Job
-from smi.training.probe import Images
 
 
 def plan_lines(job: Job, images: Images, origin: str, *, start: int = 0) -> list[str]:

@@ -27,13 +27,13 @@ from smi.runs.restore import build_method, build_views
 from smi.runs.run import Facts, Run
 from smi.terminal import quietly, say
 from smi.training.bar import Length
-from smi.training.facts import collect_facts, encoder_header
+from smi.training.images import Images
 from smi.training.job import Job
 from smi.training.journal import Journal
 from smi.training.loggers import check_loggers, create_loggers
 from smi.training.loop import train
 from smi.training.plan import plan_lines
-from smi.training.probe import Images
+from smi.training.run_facts import collect_facts, encoder_header
 from smi.training.signals import Interrupted
 
 T = TypeVar("T")

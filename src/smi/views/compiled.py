@@ -67,7 +67,7 @@ class Kernel:
     def __call__(self, images: Tensor, parameters: Parameters, mean: Triple, std: Triple) -> Tensor:
         p, images = parameters, images.contiguous()
         n, _, height, width = images.shape
-        check(p, n, height, width)
+        check_parameters(p, n, height, width)
         out = torch.empty(n, 3, p.size, p.size)
         tensors = {
             "images": images,
@@ -99,7 +99,7 @@ class Kernel:
         return out
 
 
-def check(p: Parameters, n: int, height: int, width: int) -> None:
+def check_parameters(p: Parameters, n: int, height: int, width: int) -> None:
     """Raise an error for parameters that would make the kernel read outside its tensors."""
     types = {
         "box": torch.float32,

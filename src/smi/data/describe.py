@@ -14,10 +14,10 @@ from typing import Any
 
 from smi.data.cache import FILE_RESOLUTION, cache_bytes, decode_all, is_cached
 from smi.data.decoder import BadFile, ImageInfo
-from smi.data.decoders import num_cores
+from smi.data.decoder_pool import num_cores
 from smi.data.download import download
 from smi.data.folders import HELD_OUT_SHARE, MAX_BAD_SHARE, FileSet, Folder, read_folder
-from smi.data.sources import ARCHIVES, DATASET_NAMES, existing_folder, resolve
+from smi.data.sources import ARCHIVES, DATASET_NAMES, existing_folder, resolve_source
 from smi.files import cache_home
 from smi.terminal import printable, quietly
 
@@ -87,14 +87,14 @@ class DatasetDescription:
 def describe_dataset(name: str, root: Path | None = None) -> DatasetDescription:
     """Describe a named dataset; download it if it is missing."""
     path = str(download(name, root)) if name in ARCHIVES else None
-    train = resolve(name, "train", root)
-    val = resolve(name, "val", root)
+    train = resolve_source(name, "train", root)
+    val = resolve_source(name, "val", root)
     if isinstance(train, FileSet):
         path = str(train.root)
         num_pretraining = len(train)
         pixels = None
     else:
-        num_pretraining = len(resolve(name, "pretrain", root))
+        num_pretraining = len(resolve_source(name, "pretrain", root))
         pixels = train.parts[0].shape[-1]
     return DatasetDescription(
         name=name,

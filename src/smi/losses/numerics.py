@@ -15,7 +15,7 @@ from torch import Tensor
 @contextmanager
 def float32_island(*embeddings: Tensor, same_shape: bool = True) -> Iterator[list[Tensor]]:
     """Yield the embeddings in float32, or in float64 if one of them is, with autocast off."""
-    check(*embeddings, same_shape=same_shape)
+    check_embeddings(*embeddings, same_shape=same_shape)
     dtype = torch.float32
     for z in embeddings:
         dtype = torch.promote_types(dtype, z.dtype)
@@ -23,7 +23,7 @@ def float32_island(*embeddings: Tensor, same_shape: bool = True) -> Iterator[lis
         yield [z.to(dtype) for z in embeddings]
 
 
-def check(*embeddings: Tensor, same_shape: bool = True) -> None:
+def check_embeddings(*embeddings: Tensor, same_shape: bool = True) -> None:
     """Raise a ValueError for embeddings on which no loss is defined."""
     first = embeddings[0]
     for z in embeddings:

@@ -8,7 +8,7 @@ from typing import Any
 from smi.comparison.comparison import step_of
 from smi.errors import UserError
 from smi.evaluation.results import Result
-from smi.figures.scores import results_of, top1, top5
+from smi.figures.linear_scores import results_of, top1, top5
 from smi.intervals import interval
 from smi.runs.names import (
     dataset_name,

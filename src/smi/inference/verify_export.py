@@ -9,7 +9,7 @@ from torch import Tensor
 
 from smi.data import load as load_images
 from smi.errors import UserError
-from smi.inference.network import SCRIPT
+from smi.inference.export_network import SCRIPT
 from smi.runs.encoder import Pretrained
 from smi.seeds import permutation
 

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from smi.figures.energy_maps import MAP_DESCRIPTION
 from smi.pages import Block, Gallery, Section, Tile
-from smi.reporting.parts import group_rows, join_words, missing_block
 from smi.reporting.portrait import NUM_NEIGHBOURS, Portrait
+from smi.reporting.run_blocks import group_rows, join_words, missing_block
 
 PAIRS_TITLE = "Positive pairs, sorted by dependency"
 NEIGHBOURS_TITLE = "Nearest neighbours"

@@ -10,7 +10,7 @@ from PIL import Image
 
 from smi.cli import main
 from smi.device import Runtime
-from smi.views.sheet import write_sheet
+from smi.views.views_sheet import write_sheet
 
 
 @pytest.fixture

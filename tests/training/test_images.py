@@ -1,7 +1,7 @@
 """Choose the images for training and for probes."""
 
 from smi.config.resolve import resolve
-from smi.training.probe import Images
+from smi.training.images import Images
 
 
 def test_validation_images_are_kept_from_training():

@@ -9,8 +9,8 @@ import yaml
 
 from smi.comparison.comparison import Comparison
 from smi.evaluation.results import Result, Score
-from smi.reporting.parts import as_sentence, comparison_plot, join_words, training_seconds
-from smi.reporting.pictures import picture_url
+from smi.reporting.data_urls import picture_url
+from smi.reporting.run_blocks import as_sentence, comparison_plot, join_words, training_seconds
 from smi.runs.run import Run
 from support.comparisons import make_sweep
 

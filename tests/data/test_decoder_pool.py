@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from smi.data import decoders
+from smi.data import decoder_pool as decoders
 from smi.data.decoder import ImageInfo
-from smi.data.decoders import Decoders, Job, Reply
+from smi.data.decoder_pool import Decoders, Job, Reply
 from support.pictures import Draw
 
 

@@ -9,10 +9,10 @@ import pytest
 from smi.errors import UserError
 from smi.paper import numbers as paper
 from smi.paper.cost import count_costs, giga
+from smi.paper.paper_tables import make_table
 from smi.paper.table_1 import table_1
 from smi.paper.table_2 import table_2
 from smi.paper.table_3 import table_3
-from smi.paper.tables import make_table
 from smi.runs.run import Run
 from smi.tables import percent
 from support.made_up import write_result, write_run

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from smi.cli import main
-from smi.data.catalogue import describe_data, describe_folder
+from smi.data.describe import describe_data, describe_folder
 from support.pictures import Draw, enormous
 
 
@@ -149,8 +149,8 @@ def test_a_script_without_a_main_guard_can_load(tmp_path: Path, draw: Draw) -> N
 
 def test_neither_help_nor_describing_needs_torch() -> None:
     program = (
-        "import sys; import smi.cli, smi.data.catalogue, smi.data.decoder; "
-        "smi.data.catalogue.describe_data('digits').text(); sys.exit('torch' in sys.modules)"
+        "import sys; import smi.cli, smi.data.describe, smi.data.decoder; "
+        "smi.data.describe.describe_data('digits').text(); sys.exit('torch' in sys.modules)"
     )
     paths = {"PYTHONPATH": ":".join(sys.path)}
     assert subprocess.run([sys.executable, "-c", program], env=paths, check=False).returncode == 0
