@@ -6,7 +6,7 @@ Only runs of earlier versions need torch: their run.json does not describe the m
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from smi.errors import UserError
 from smi.health.checks import Finding, Level
@@ -17,6 +17,7 @@ from smi.methods.description import MethodDescription
 from smi.runs.run import CONFIG, Run
 from smi.terminal import quietly
 
+HEALTHY = "This run looks healthy."
 MIN_LINES = 2 * WINDOW  # fewer lines of metrics do not allow a verdict
 
 
@@ -35,12 +36,14 @@ class Diagnosis:
     findings: list[Finding]
 
     @property
-    def level(self) -> Level:
-        """Return the worst level of all findings."""
+    def level(self) -> Level | Literal["unknown"]:
+        """Return the worst level of all findings; "unknown" if it is too early to say."""
         levels = {finding.level for finding in self.findings}
         if "stop" in levels:
             return "stop"
-        return "warning" if "warning" in levels else "ok"
+        if "warning" in levels:
+            return "warning"
+        return "ok" if self.verdict == HEALTHY else "unknown"
 
     def text(self) -> str:
         """Return the verdict, then each finding with its evidence and advice."""
@@ -142,4 +145,4 @@ def _verdict(findings: list[Finding], num_lines: int) -> str:
             f"It is too early to say: there are {num_lines} lines of metrics, "
             f"and {MIN_LINES} are needed."
         )
-    return "This run looks healthy."
+    return HEALTHY

@@ -27,23 +27,13 @@ def health_verdict(name: str, run: Run) -> Verdict:
         diagnosis = diagnose(run)
     except UserError as error:
         return Verdict("unknown", name, as_sentence(str(error)), "", [])
-    levels = {finding.level for finding in diagnosis.findings}
-    level = (
-        "stop"
-        if "stop" in levels
-        else "warning"
-        if "warning" in levels
-        else "ok"
-        if "healthy" in diagnosis.verdict
-        else "unknown"
-    )
     epoch = ""
     if diagnosis.epoch is not None:
         epochs = f" of {diagnosis.epochs:g}" if diagnosis.epochs else ""
         epoch = f", epoch {diagnosis.epoch:.4g}{epochs}"
     findings = [Finding(f.level, f.sentence, f.evidence, f.advice) for f in diagnosis.findings]
     return Verdict(
-        level,  # type: ignore[arg-type]
+        diagnosis.level,
         name,
         diagnosis.verdict,
         f"{diagnosis.status}, step {diagnosis.steps:,}{epoch}",
