@@ -190,6 +190,7 @@ def test_a_run_before_its_first_step(run):
     (folder / "run.json").unlink()
     diagnosis = diagnose(folder)
     assert "too early" in diagnosis.verdict
+    assert diagnosis.level == "unknown"
     assert diagnosis.status == "unknown"
     assert diagnosis.expected_range is None
 
