@@ -35,6 +35,7 @@ bench: $(STAMP)  ## Run the benchmarks (minutes; keep the machine quiet)
 	$(BIN)/python benchmarks/losses.py
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/views.py
+	$(BIN)/python benchmarks/feeding.py
 	$(BIN)/python benchmarks/evaluation.py
 
 docs: $(STAMP)  ## Redraw the method, and regenerate the parts of README.md and docs/ that commands print

@@ -86,13 +86,9 @@ def decode_share(paths: list[str], barrier) -> None:
     barrier.wait()
     for path in paths:
         with Image.open(path) as image:
-            width, height = image.size
-            side = min(width, height)
-            left, top = (width - side) / 2, (height - side) / 2
-            box = (left, top, left + side, top + side)
-            image.convert("RGB").resize(
-                (RESOLUTION, RESOLUTION), Image.Resampling.BILINEAR, box=box
-            )
+            scale = RESOLUTION / min(image.size)
+            size = round(scale * image.width), round(scale * image.height)
+            image.convert("RGB").resize(size, Image.Resampling.BILINEAR)
 
 
 def load_cifar10(root: Path) -> float:

@@ -8,8 +8,12 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # more threads than cores wait for one 
 
 import pytest
 import torch
+from hypothesis import settings
 
 from support.browser import wait_until
+
+settings.register_profile("untimed", deadline=None)  # a busy machine is no error
+settings.load_profile("untimed")
 
 # The slowest files start first, so that no process works alone for long at the end.
 LONGEST = (
@@ -22,6 +26,10 @@ LONGEST = (
     "test_evaluate",
     "test_embed",
     "test_demo",
+    "test_two_processes",
+    "test_loop",
+    "test_step",
+    "test_benchmarks",
 )
 
 

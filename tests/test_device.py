@@ -15,7 +15,9 @@ from smi.device import (
     describe_device,
     keep_memory,
     peak_memory_mb,
+    prepare_training,
     release_memory,
+    upload,
     versions,
 )
 from smi.errors import UserError
@@ -28,6 +30,35 @@ def test_an_unavailable_device_is_a_user_error():
     for name in ("tpu", "cuda:99", "mps:7" if not torch.backends.mps.is_available() else "tpu"):
         with pytest.raises(UserError, match="device"):
             choose_device(name)
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    return chosen
+
+
+def test_each_process_of_torchrun_has_its_gpu(two_gpus, monkeypatch):
+    assert choose_device("cuda:1") == torch.device("cuda:1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert choose_device("cuda", local_rank=1) == torch.device("cuda:1")
+    assert two_gpus == [torch.device("cuda:1")] * 2
+    with pytest.raises(UserError, match=r"torchrun started 2 here: use --device cuda$"):
+        choose_device("cuda:1", local_rank=1)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    with pytest.raises(UserError, match="3 processes, and this machine has 2 GPUs"):
+        choose_device(None, local_rank=2)
+
+
+def test_training_lets_cudnn_try_its_algorithms(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    prepare_training(CPU)
+    assert not torch.backends.cudnn.benchmark
+    prepare_training(torch.device("cuda"))
+    assert torch.backends.cudnn.benchmark
 
 
 def test_bfloat16_is_used_only_on_request_or_on_a_gpu_that_has_it():
@@ -149,3 +180,39 @@ def test_peak_memory_does_not_include_the_parent_process():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert float(result.stdout) < len(large) / 1e6
+
+
+class Recorded:
+    """Stand for a tensor, and record how it is copied."""
+
+    def __init__(self, device: str = "cpu"):
+        self.device = torch.device(device)
+        self.copies: list[tuple[object, ...]] = []
+
+    def pin_memory(self) -> "Recorded":
+        self.copies.append(("pinned",))
+        return self
+
+    def to(self, device: str, **options: bool) -> "Recorded":
+        self.copies.append((device, options))
+        return self
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "copies"),
+    [
+        ("cpu", "cuda:1", [("pinned",), ("cuda:1", {"non_blocking": True})]),
+        ("cpu", "mps", [("mps", {})]),  # the copy must not outlive a temporary tensor
+        ("cpu", "cpu", [("cpu", {})]),
+        ("cuda", "cuda", [("cuda", {})]),
+    ],
+)
+def test_only_copies_to_cuda_do_not_wait(source, target, copies):
+    tensor = Recorded(source)
+    assert upload(tensor, target) is tensor
+    assert tensor.copies == copies
+
+
+def test_a_tensor_that_is_on_the_device_is_not_copied():
+    tensor = torch.arange(3)
+    assert upload(tensor, "cpu") is tensor

@@ -4,22 +4,34 @@ The loss of SMI is the mean of local losses. The joined losses equal those of on
 joined batch.
 """
 
-import json
-import os
-import subprocess
-import sys
+import contextlib
+import inspect
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from timm.layers import BatchNormAct2d
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.nn.parallel import DistributedDataParallel
 
 from smi import losses
-from smi.distributed import all_mean, join, own_rows, shuffle, unshuffle, world_size
+from smi.distributed import (
+    SynchronisedBatchNorm,
+    all_mean,
+    has_synchronised_batch_norms,
+    join,
+    own_rows,
+    processes,
+    shuffle,
+    synchronise_batch_norms,
+    unshuffle,
+    world_size,
+)
 from smi.nn import Center, MemoryBank, Queue
+from support.two_processes import join_and_work, work_together
 
 N, INPUT = 5, 6
 JOINED = {
@@ -44,6 +56,48 @@ JOINED = {
 # Means over samples: each process has its own value, and their mean is the joined loss.
 MEANS = ("swav", "negative_cosine", "info_nce", "dino")
 LOCAL = {"smi": (losses.smi_loss, 8), "smi_plain": (losses.smi_loss_plain, 8)}
+
+
+# Newer versions of PyTorch have another name for not sending buffers at every step.
+NEWER = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+BUFFERS_STAY = {"forward_sync_buffers" if NEWER else "broadcast_buffers": False}
+NORMS = {
+    "ordinary": lambda: nn.BatchNorm2d(3),
+    "with an activation": lambda: BatchNormAct2d(3),
+    "without a scale": lambda: nn.BatchNorm2d(3, affine=False),
+    "without a momentum": lambda: nn.BatchNorm2d(3, momentum=None),
+    "without running statistics": lambda: nn.BatchNorm2d(3, track_running_stats=False),
+}
+
+
+def normed(name: str) -> nn.Module:
+    torch.manual_seed(3)
+    module = nn.Sequential(NORMS[name](), nn.Flatten(), nn.Linear(12, 4), nn.BatchNorm1d(4))
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, 1, 0.5)
+    return module.double()
+
+
+def normed_step(module: nn.Module, model: nn.Module, ranks: list[int]) -> dict[str, object]:
+    """Return outputs, gradients and statistics after two steps with the data of these ranks."""
+    results: dict[str, object] = {}
+    for i in range(2):
+        module.zero_grad()
+        x = torch.cat([images(rank, i) for rank in ranks]).requires_grad_()
+        y = model(x)
+        y.pow(3).sum(dim=1).mean().backward()
+        results |= {f"y{i}": y.detach(), f"x{i}": x.grad}
+    results["weights"] = [p.grad for p in module.parameters()]
+    results["state"] = dict(module.state_dict())
+    with torch.no_grad():
+        results["eval"] = module.eval()(images(0, 5))
+    return results
+
+
+def images(rank: int, step: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(10 * step + rank)
+    spread = 1 + 5 * rank
+    return rank + spread * torch.randn(N, 3, 2, 2, dtype=torch.float64, generator=generator)
 
 
 def inputs(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,6 +164,16 @@ def work(rank: int, folder: Path) -> None:
         results[name] = step(loss, DistributedDataParallel(network(dim)), *inputs(rank))
         results[name] |= collectives_of(loss, dim, rank)
 
+    for name in NORMS:
+        module = normed(name)
+        synchronise_batch_norms(module)
+        model = DistributedDataParallel(module, **BUFFERS_STAY)
+        results[f"norm {name}"] = normed_step(module, model, [rank])
+    half = nn.Sequential(nn.BatchNorm2d(3))
+    synchronise_batch_norms(half)
+    with torch.autocast("cpu", torch.bfloat16):
+        results["half"] = half(images(rank, 0).bfloat16()).detach()
+
     z = torch.randn(3, 4, generator=torch.Generator().manual_seed(rank))
     queue, bank, center = Queue(8, 4), MemoryBank(10, 4), Center(4)
     for _ in range(3):
@@ -131,18 +195,7 @@ def work(rank: int, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    """Return the results of two processes that are started as torchrun would start them."""
-    folder = tmp_path_factory.mktemp("ranks")
-    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error", __file__, str(folder)]
-    processes = [
-        subprocess.Popen([*command, str(rank)], env=environment, stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    for process in processes:
-        _, errors = process.communicate(timeout=240)
-        assert process.returncode == 0, errors
-    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+    return work_together(__file__, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("name", JOINED)
@@ -219,6 +272,91 @@ def test_shuffle_exchanges_rows_and_unshuffle_returns_them(ranks):
     assert all(result["unshuffle"] for result in ranks)
 
 
+@pytest.mark.parametrize("name", NORMS)
+def test_synchronised_batch_norms_equal_those_of_the_joined_batch(name, ranks):
+    module = normed(name)
+    expected = normed_step(module, module, [0, 1])
+    for rank, result in enumerate(ranks):
+        ours = result[f"norm {name}"]
+        torch.testing.assert_close(ours["weights"], expected["weights"])  # averaged by DDP
+        torch.testing.assert_close(ours["state"], expected["state"])
+        torch.testing.assert_close(ours["eval"], expected["eval"])
+        for i in range(2):
+            rows = slice(rank * N, (rank + 1) * N)
+            torch.testing.assert_close(ours[f"y{i}"], expected[f"y{i}"][rows])
+            torch.testing.assert_close(ours[f"x{i}"], 2 * expected[f"x{i}"][rows])  # not averaged
+
+
+def test_synchronised_batch_norms_in_half_precision(ranks):
+    x = torch.cat([images(rank, 0) for rank in range(2)]).bfloat16()
+    expected = nn.BatchNorm2d(3)(x.float())
+    y = torch.cat([result["half"] for result in ranks])
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.float(), expected, rtol=0.01, atol=0.01)
+
+
+def test_synchronised_batch_norms_keep_the_state(monkeypatch):
+    module = normed("with an activation")
+    before = module.state_dict()
+    parameters = list(module.parameters())
+    synchronise_batch_norms(module)  # one process
+    assert not has_synchronised_batch_norms(module)
+    monkeypatch.setattr("smi.distributed.world_size", lambda: 2)
+    for _ in range(2):
+        synchronise_batch_norms(module)
+    assert has_synchronised_batch_norms(module)
+    assert [type(part) for part in module[::3]] == [SynchronisedBatchNorm] * 2
+    assert module.state_dict().keys() == before.keys()
+    assert all(a is b for a, b in zip(module.parameters(), parameters, strict=True))
+    module.load_state_dict(before)
+    assert torch.equal(
+        module.eval()(images(0, 0)), normed("with an activation").eval()(images(0, 0))
+    )
+
+
+def test_gpus_have_pytorchs_synchronised_batch_norm(monkeypatch):
+    monkeypatch.setattr("smi.distributed.world_size", lambda: 2)
+    with FakeTensorMode(), torch.device("cuda:0"):
+        module = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), BatchNormAct2d(4))
+        names = list(module.state_dict())
+        synchronise_batch_norms(module)
+        assert module.eval()(torch.zeros(2, 3, 5, 5)).shape == (2, 4, 5, 5)
+    assert all(isinstance(norm, nn.SyncBatchNorm) for norm in module[1:])
+    assert isinstance(module[2].act, nn.ReLU)
+    assert list(module.state_dict()) == names
+    assert all(value.device.type == "cuda" for value in module.state_dict().values())
+
+
+@pytest.mark.parametrize(
+    ("device", "error", "expected"),
+    [
+        ("cuda:0", None, ["nccl", "destroy"]),
+        ("cuda:0", RuntimeError, ["nccl", "abort"]),
+        ("cuda:0", KeyboardInterrupt, ["nccl", "abort"]),
+        ("cpu", RuntimeError, ["gloo", "destroy"]),
+    ],
+)
+def test_a_group_waits_for_hours_and_is_aborted_after_an_error(
+    device, error, expected, monkeypatch
+):
+    calls = []
+
+    def join_group(backend, *, timeout, device_id):
+        assert timeout >= timedelta(hours=12)
+        assert (device_id is None) == (device == "cpu")
+        calls.append(backend)
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(dist, "init_process_group", join_group)
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: calls.append("destroy"))
+    abort = lambda: calls.append("abort")  # noqa: E731
+    monkeypatch.setattr(dist.distributed_c10d, "_abort_process_group", abort)
+    with contextlib.suppress(error or ()), processes(torch.device(device)):
+        if error:
+            raise error
+    assert calls == expected
+
+
 def test_one_process_is_the_identity():
     z = torch.randn(3, 4, requires_grad=True)
     assert world_size() == 1
@@ -232,11 +370,4 @@ def test_one_process_is_the_identity():
 
 
 if __name__ == "__main__":
-    folder, rank = Path(sys.argv[1]), int(sys.argv[2])
-    store = dist.FileStore(str(folder / "store"), 2)
-    dist.init_process_group(
-        "gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=200)
-    )
-    work(rank, folder)
-    dist.destroy_process_group()
-    print(json.dumps({"rank": rank}))
+    join_and_work(work)

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import shlex
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from smi.cli import parser
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -47,6 +50,16 @@ def anchors(page: Path) -> set[str]:
     prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_on_the_pages_exist(page):
+    """Flags that the parser does not know must be dotted settings."""
+    blocks = re.findall(r"^```(?:bash|sh)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    for line in "".join(blocks).replace("\\\n", " ").splitlines():
+        if found := re.search(r"(?:^|-m )smi ([a-z][^#|>]*)", line):
+            _, rest = parser().parse_known_args(shlex.split(found[1]))
+            assert all(word.startswith("--") is False or "." in word for word in rest), line
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

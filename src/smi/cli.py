@@ -101,10 +101,24 @@ RECIPE = (
     option("--encoder", "NAME", "a timm name, resnet-small (see `smi encoders`) or an import path"),
     count("--epochs", "E", "number of passes over the images"),
     count("--batch-size", "N", "images per step, over all devices together"),
+    flag("--published", "train each method as its authors do (the recipe's as_published)"),
+    option(
+        "--sync-batch-norm",
+        "true|false",
+        "batch norm over all devices (default: as the authors of the method)",
+    ),
     option(
         "--precision",
-        "auto|float32|bfloat16",
+        "auto|float32|bfloat16|float16",
         "number format of the networks (auto: bfloat16 on GPUs that support it)",
+    ),
+    count(
+        "--accumulate", "K", "parts of a batch that pass through the network in turn, for memory"
+    ),
+    flag(
+        "--checkpoint-activations",
+        "compute activations twice instead of keeping them: less memory, slower",
+        default=None,
     ),
     *RUNTIME,
     option(
@@ -122,7 +136,15 @@ GROUPS = {  # parameters that group several options
     "runtime": ("smi.device:Runtime", ("device", "root", "num_workers")),
     "launch": ("smi.comparison.compare:Launch", ("loggers", "compiled")),
 }
-SETTINGS = ("encoder", "epochs", "batch_size", "precision")  # options that are settings
+SETTINGS = (  # options that are settings
+    "encoder",
+    "epochs",
+    "batch_size",
+    "precision",
+    "accumulate",
+    "checkpoint_activations",
+    "sync_batch_norm",
+)
 ENCODER = option("source", "RUN", "a run's folder, or an encoder file")
 TARGET = option(
     "target", "NAME|PATH", "a dataset's name, or an image folder (./digits if it is a folder)"
@@ -136,6 +158,12 @@ PROTOCOLS = option(
     nargs="+",
 )
 SEED = option("--seed", "S", "seed of all draws", type=int, default=0)
+FEATURE_PRECISION = option(
+    "--precision",
+    "auto|float32|bfloat16|float16",
+    "number format of the encoder; auto is bfloat16 on GPUs that support it",
+    default="float32",
+)
 JSON = form("json")
 
 
@@ -211,15 +239,18 @@ COMMANDS = (
         "Evaluate encoders on labelled images. Protocols: knn, linear-cached and fewshot (the "
         "default, seconds); linear (the paper's: SGD with light augmentation) and finetune (1 %, "
         "10 % and all labels), which take minutes to hours. Each result is a file in the run's "
-        "eval/ folder, with its protocol.",
+        "eval/ folder, with its protocol. Use several processes with: torchrun --nproc-per-node 8 "
+        "-m smi evaluate RUN.",
         (
             option("sources", "RUN", "run folders, or encoder files", nargs="+"),
             option("--data", "NAME|PATH", "labelled images (default: those used for pretraining)"),
             PROTOCOLS,
+            flag("--student", "evaluate the student of a DINO run, which exports its teacher"),
             flag("--floors", "also evaluate the untrained encoder and raw pixels"),
             count("--images", "N", "number of labelled training images to use (default: all)"),
             count("--epochs", "E", "epochs of linear and finetune (default: 100 and 20)"),
             SEED,
+            FEATURE_PRECISION,
             flag("--show", "print the stored results and compute nothing"),
             JSON,
             *RUNTIME,
@@ -236,6 +267,7 @@ COMMANDS = (
             option("--data", "NAME|PATH", "a dataset's name, or an image folder", required=True),
             option("--out", "FILE", "FILE.npz or FILE.parquet", type=Path, required=True),
             count("--batch-size", "N", "number of images in memory at a time", default=256),
+            FEATURE_PRECISION,
             *RUNTIME,
         ),
     ),
@@ -309,7 +341,8 @@ COMMANDS = (
             option(
                 "--recipe",
                 "NAME",
-                "digits, cifar10, cifar100, imagenette, imagewoof or imagenet; also with "
+                "digits, cifar10, cifar100, imagenette, imagewoof, imagenet, or that of a method's "
+                "authors: byol, simclr, mocov1, mocov2, swav, dino, dinovit, pirl; also with "
                 "-multicrop or -jigsaw (default: that of the dataset)",
             ),
             option("--out", "FILE", "the PNG to write", type=Path, default=Path("views.png")),
@@ -342,7 +375,12 @@ COMMANDS = (
             option("sources", "RUN", "folders of runs or comparisons", nargs="*"),
             option("--out", "FILE", "FILE.html, FILE.svg or FILE.png", type=Path),
             IMAGES,
-            count("--images", "N", "maximum number of images (default: 2000; pairs 512, maps 4)"),
+            count(
+                "--images",
+                "N",
+                "maximum number of images (default: 2000; eigenspectrum and variance-violin ten "
+                "per coordinate, pairs 512, maps 4)",
+            ),
             SEED,
             flag("--list", "list the figures and exit"),
             *RUNTIME,
@@ -404,7 +442,10 @@ COMMANDS = (
             option("--out", "DIR", "folder of runs, tables, figures and the page", type=Path),
             count("--seeds", "N", "number of seeds", default=3),
             option("--data", "NAME|PATH", "a dataset of the scale, or a labelled image folder"),
-            flag("--list", "list the names with the runs they need, list the scales, and exit"),
+            flag(
+                "--list",
+                "list the names and scales, with --scale also every run's command, and exit",
+            ),
             *RUNTIME,
         ),
         instead={"list": "smi.paper.reproducible:list_items"},
@@ -473,7 +514,8 @@ def run(arguments: argparse.Namespace, settings: dict[str, str]) -> None:
     result = function(**matching(function, given))
     if command.shows and instead is None:
         result = load_function(command.shows)(result)
-    show(result, getattr(arguments, "form", None) or "text")
+    if os.environ.get("RANK", "0") == "0":  # under torchrun, all processes have the result
+        show(result, getattr(arguments, "form", None) or "text")
     if hasattr(result, "raise_if_failed"):
         result.raise_if_failed()
 

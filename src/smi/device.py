@@ -63,7 +63,18 @@ def choose_device(name: str | None = None, local_rank: int = 0) -> "torch.device
     import torch
 
     device = default_device() if name is None else _named_device(name)
+    several = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if several > 1 and device.index is not None:
+        raise UserError(
+            f"the device {name} is for one process, and torchrun started {several} here: "
+            f"use --device {device.type}"
+        )
     if device.type == "cuda":
+        if device.index is None and local_rank >= torch.cuda.device_count():
+            raise UserError(
+                f"torchrun started {several} processes, and this machine has "
+                f"{torch.cuda.device_count()} GPUs: start one process for each"
+            )
         device = torch.device("cuda", device.index if device.index is not None else local_rank)
         torch.cuda.set_device(device)
     return device
@@ -98,6 +109,19 @@ def describe_device(device: "torch.device | None" = None) -> str:
     return f"{platform.machine()} {device.type}, {threads} threads, torch {torch.__version__}"
 
 
+def upload(tensor: "torch.Tensor", device: "torch.device | str") -> "torch.Tensor":
+    """Copy a CPU tensor to a device; on CUDA through pinned memory, so that the host does not wait.
+
+    PyTorch keeps the pinned memory until the copy is finished. On other devices the copy is
+    complete on return: an unfinished one could read memory that is already freed.
+    """
+    import torch
+
+    if torch.device(device).type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
 def synchronize(device: "torch.device") -> None:
     """Wait until the device has finished its work, so that a clock can be read."""
     import torch
@@ -119,7 +143,7 @@ def release_memory(device: "torch.device") -> None:
 
 
 def choose_precision(
-    setting: Literal["auto", "float32", "bfloat16"], device: "torch.device"
+    setting: Literal["auto", "float32", "bfloat16", "float16"], device: "torch.device"
 ) -> Precision:
     """Return the precision of a setting; auto is bfloat16 only on GPUs that compute in it."""
     import torch
@@ -154,6 +178,17 @@ def keep_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
         mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
+
+
+def prepare_training(device: "torch.device") -> None:
+    """Choose the settings of PyTorch and the system that make training on a device fast."""
+    import torch
+
+    if device.type == "cpu":
+        keep_memory()
+    elif device.type == "cuda":
+        # All batches of a run have the same shapes: let cuDNN try its algorithms once.
+        torch.backends.cudnn.benchmark = True
 
 
 def peak_memory_mb(device: "torch.device") -> float:

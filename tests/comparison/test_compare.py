@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 import smi
@@ -23,6 +24,7 @@ import smi.comparison.compare
 from smi.cli import main
 from smi.comparison.compare import START, ComparisonStopped, Launch, call, compare
 from smi.comparison.grid import plan_grid
+from smi.config.resolve import read_recipe
 from smi.device import Runtime, describe_device
 from smi.errors import UserError
 from smi.terminal import quietly
@@ -498,9 +500,35 @@ def test_how_runs_are_launched_is_part_of_their_command(tmp_path):
     assert launch.command(run).startswith("torchrun --nproc-per-node 2 -m smi pretrain digits ")
 
 
+@pytest.mark.usefixtures("_quick")
+def test_each_method_as_published(tmp_path, capsys):
+    recipe = tmp_path / "mine.yaml"
+    settings = read_recipe("digits")
+    settings["as_published"] = {
+        "SMI": {},
+        "SimSiam": {
+            "optimizer": {"name": "SGD", "lr": 0.1, "weight_decay": 0, "constant_lr": "predictor"},
+            "batch_size": 32,
+        },
+    }
+    recipe.write_text(yaml.safe_dump(settings))
+    arguments = SHORT | {"recipe": recipe, "seeds": 1, "out": tmp_path / "out"}
+    comparison = compare(["SMI", "SimSiam"], published=True, **arguments)
+    assert comparison.published
+    assert "published: each method as its authors train it" in comparison.text()
+    runs = [smi.Run(row.runs[0].folder).config for row in comparison.rows]
+    assert [config["published"] for config in runs] == [True, True]
+    assert [config["batch_size"] for config in runs] == [64, 32]
+    assert [config["optimizer"]["name"] for config in runs] == ["AdamW", "SGD"]
+    assert all(" published=true" in row.runs[0].command for row in comparison.rows)
+    with pytest.raises(UserError, match="published is True in the folder, False was requested"):
+        compare(["SMI", "SimSiam"], **arguments)
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["digits", "--methods", "SMI", "--published"], "digits does not say how methods are"),
         (["digits", "--methods", "SMI", "BarlowTwin"], "did you mean BarlowTwins?"),
         (["digitz", "--methods", "SMI"], "did you mean digits?"),
         (["--methods", "SMI"], "name a recipe"),

@@ -180,6 +180,17 @@ def test_failed_runs_are_noted_and_counted(comparison):
     assert list(csv.DictReader(io.StringIO(broken.csv())))[-1]["failed"] == "1"
 
 
+def test_a_run_whose_batch_did_not_fit_is_noted(tmp_path):
+    sections = {name: {} for name in ("data", "views", "encoder", "method")}
+    (tmp_path / "config.yaml").write_text(json.dumps({"batch_size": 32, **sections}))
+    (tmp_path / "run.json").write_text('{"requested_batch_size": 64}')
+    run = TrainedRun.read(tmp_path, seed=0, command="")
+    comparison = Comparison((Row("SMI", None, "SMI", (run,)),), (0,), None, {})
+    sentence = "not identical: SMI, seed 0, has a batch of 32, because 64 did not fit"
+    assert sentence in comparison.notes()
+    assert not TrainedRun.read(tmp_path / "none", seed=0, command="").halved
+
+
 def test_runs_on_several_devices_have_times_that_cannot_be_compared():
     rows = [
         Row(name, None, name, (TrainedRun(0, "", "", device=device),))
@@ -199,3 +210,17 @@ def test_a_dataset_name_that_is_not_text(tmp_path):
     Comparison((row,), (0,), None, {}).write(tmp_path)
     assert "- knn on caf\\udce9\\n/, stamp" in (tmp_path / "table.md").read_text(encoding="utf-8")
     assert Comparison.read(tmp_path).rows[0].runs[0].folder == "caf\udce9"
+
+
+def test_a_comparison_says_whether_methods_were_trained_alike(tmp_path):
+    rows = make_row("M0", {0: 0.5, 1: 0.6}), make_row("M1", {0: 0.7, 1: 0.6})
+    for about, title, note in (
+        ({}, "Mean and 95 % interval over 2 seeds", "identical: "),  # of an earlier version
+        ({"published": False}, "Mean and 95 % interval over 2 seeds", "identical: "),
+        ({"published": True}, "Mean and 95 % interval over 2 seeds, as published", "published: "),
+    ):
+        Comparison(rows, (0, 1), None, about).write(tmp_path)
+        comparison = Comparison.read(tmp_path)
+        assert comparison.tables()[0].title == title
+        assert comparison.notes()[0].startswith(note)
+        assert f"- {note}" in (tmp_path / "table.md").read_text()

@@ -111,7 +111,7 @@ def test_text_becomes_what_the_setting_is():
         ({"epochs": True}, "epochs must be a whole number"),
         ({"optimizer.lr": "fast"}, "optimizer.lr must be a number"),
         ({"optimizer.lr": "nan"}, "optimizer.lr must be a number"),
-        ({"optimizer": "Adam"}, "optimizer.name must be one of AdamW, LARS, SGD"),
+        ({"optimizer": "Adam"}, "optimizer.name must be one of AdamW, LARS, LARC, SGD"),
         ({"optimizer.scale_lr": "maybe"}, "optimizer.scale_lr must be true or false"),
         ({"method.widths": ["a"]}, "method.widths must be a whole number"),
         ({"views.size": -1}, "views.size must be above 0"),
@@ -125,6 +125,12 @@ def test_text_becomes_what_the_setting_is():
         ({"method.widths": "[8,"}, "method.widths cannot be read"),
         ({"optimizer.final_lr": -1}, "optimizer.final_lr must be 0 or more"),
         ({"method": "SwAV", "method.crops": -1}, "method.crops must be 0 or more"),
+        ({"optimizer.clip": -3}, "optimizer.clip must be above 0, not -3.0"),
+        ({"optimizer.clip": 0}, "optimizer.clip must be above 0"),
+        ({"optimizer.final_weight_decay": -1}, "optimizer.final_weight_decay must be 0 or more"),
+        ({"accumulate": 0}, "accumulate must be above 0"),
+        ({"data.cache_gb": -1}, "data.cache_gb must be 0 or more"),
+        ({"log.keep_every": -1}, "log.keep_every must be 0 or more"),
     ],
 )
 def test_mistakes_are_sentences(overrides, sentence):

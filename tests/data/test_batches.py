@@ -17,7 +17,7 @@ def store(n: int) -> ArrayStore:
     return ArrayStore(ArraySet("numbers", "pretrain", (PIXELS[:n],)))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     n=st.integers(8, 64),
     batch=st.integers(1, 4),
@@ -39,7 +39,7 @@ def test_resuming_at_any_step_gives_the_same_batches(
         )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     n=st.integers(12, 64),
     world=st.integers(1, 4),
@@ -64,7 +64,7 @@ def test_an_epoch_shows_every_image_at_most_once_over_all_ranks(
     assert len(images) == len(set(images)) == steps * world * batch
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(world=st.sampled_from([1, 2, 4]), step=st.integers(0, 30), seed=st.integers(0, 2**40))
 def test_ranks_share_one_global_batch(world: int, step: int, seed: int) -> None:
     one = Batches(store(64), 8, seed=seed).index(step)

@@ -2,9 +2,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from smi.data.decoder import UnreadableError, decode
+from smi.data.decoder import UnreadableError, bands, decode, decode_picture, stored_size
 from support.pictures import enormous
 
 QUADRANTS = np.zeros((32, 32, 3), dtype=np.uint8)
@@ -160,3 +162,84 @@ def test_a_jpeg_of_several_pictures(tmp_path: Path) -> None:
     frames[0].save(tmp_path / "a.jpg", format="MPO", save_all=True, append_images=frames[1:])
     assert decode(str(tmp_path / "a.jpg"), 8)[1].format == "MPO"
     assert pixels(tmp_path / "a.jpg", 8)[0, 0, 0] > 240
+
+
+def whole(path: Path, resolution: int) -> np.ndarray:
+    return np.asarray(decode_picture(str(path), resolution, "aspect")[0])
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ((400, 300), (64, 48)),
+        ((300, 400), (48, 64)),
+        ((300, 300), (48, 48)),
+        ((301, 300), (48, 48)),  # the margins on both sides are equal
+        ((1000, 300), (96, 48)),  # at most twice as long
+        ((1, 900), (48, 96)),
+        ((900, 1), (96, 48)),
+        ((1, 1), (48, 48)),
+        ((5, 3), (80, 48)),
+    ],
+)
+def test_the_shorter_side_is_resized_and_the_longer_one_in_proportion(
+    tmp_path: Path, size: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    for suffix in ("png", "jpg"):
+        path = tmp_path / f"a.{suffix}"
+        Image.fromarray(noise).save(path)
+        assert decode_picture(str(path), 48, "aspect")[0].size == expected
+        assert stored_size(str(path), 48, "aspect") == expected
+        assert stored_size(str(path), 48, "square") == (48, 48)
+
+
+@settings(max_examples=60)
+@given(
+    width=st.integers(1, 120),
+    height=st.integers(1, 120),
+    resolution=st.integers(1, 40),
+    orientation=st.integers(1, 8),
+    mode=st.sampled_from(["RGB", "RGBA", "L"]),
+)
+def test_the_central_square_is_the_same_to_the_byte(
+    tmp_path_factory: pytest.TempPathFactory,
+    width: int,
+    height: int,
+    resolution: int,
+    orientation: int,
+    mode: str,
+) -> None:
+    path = tmp_path_factory.mktemp("a") / "a.png"
+    noise = np.random.default_rng(width).integers(0, 256, (height, width, 4), dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(noise).convert(mode).save(path, exif=exif)
+    picture = whole(path, resolution)
+    h, w, _ = picture.shape
+    assert resolution == min(h, w) <= max(h, w) <= 2 * resolution
+    assert (h - resolution) % 2 == (w - resolution) % 2 == 0
+    top, left = (h - resolution) // 2, (w - resolution) // 2
+    square = picture[top : top + resolution, left : left + resolution]
+    assert b"".join(bands(Image.fromarray(square))) == b"".join(decode(str(path), resolution)[0])
+
+
+@pytest.mark.parametrize("size", [(400, 300), (300, 400), (100, 75)])
+def test_a_kept_image_has_no_seams(tmp_path: Path, size: tuple[int, int]) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    image = Image.fromarray(noise)
+    image.save(tmp_path / "a.png")
+    resized = whole(tmp_path / "a.png", 48)
+    at_once = image.resize((resized.shape[1], resized.shape[0]), Image.Resampling.BILINEAR)
+    assert np.abs(resized.astype(int) - np.asarray(at_once).astype(int)).max() <= 1
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_kept_image_is_turned_upright(tmp_path: Path, orientation: int) -> None:
+    image = Image.fromarray(QUADRANTS).resize((60, 32), Image.Resampling.NEAREST)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    image.save(tmp_path / "a.png", exif=exif)
+    image.getexif()[0x0112] = orientation
+    expected = np.asarray(ImageOps.exif_transpose(image))
+    assert np.array_equal(whole(tmp_path / "a.png", 32), expected)

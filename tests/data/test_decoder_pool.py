@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from smi.data import decoder_pool as decoders
-from smi.data.decoder import ImageInfo
+from smi.data.decoder import Decoded, ImageInfo
 from smi.data.decoder_pool import Decoders, Job, Reply
 from support.pictures import Draw
 
@@ -30,8 +30,33 @@ def test_a_worker_that_crashes_is_replaced(tmp_path: Path, draw: Draw) -> None:
     with Decoders(-1, 8, 1) as decoders:
         decoders.submit(jobs).result()
         assert kill_while_working(decoders, jobs[:1]) == ["its decoder crashed (exit code -9)"]
-        assert all(isinstance(reply, ImageInfo) for reply in decoders.submit(jobs).result())
-        assert all(isinstance(reply, ImageInfo) for reply in kill_while_working(decoders, jobs))
+        assert all(isinstance(reply, Decoded) for reply in decoders.submit(jobs).result())
+        assert all(isinstance(reply, Decoded) for reply in kill_while_working(decoders, jobs))
+
+
+def test_workers_start_with_the_first_jobs(tmp_path: Path, draw: Draw) -> None:
+    with Decoders(-1, 8, 2) as pool:
+        assert pool._workers == []
+        pool.submit([(0, str(draw(tmp_path / "a.png")))]).result()
+        assert len(pool._workers) == 2
+    unused = Decoders(-1, 8, 2)
+    unused.close()
+    with pytest.raises(RuntimeError):
+        unused.submit([])
+    assert unused._workers == []
+
+
+def test_processes_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(12)), raising=False)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert decoders.num_cores() == 12
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert decoders.num_cores() == 1
+    assert decoders.num_cores(alone=True) == 12
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert decoders.num_cores() == 3
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "16")
+    assert decoders.num_cores() == 1
 
 
 def test_a_write_error_is_raised_and_not_counted_as_a_bad_file(tmp_path: Path, draw: Draw) -> None:
@@ -56,12 +81,13 @@ def test_the_reply_for_a_bad_file_is_the_reason(tmp_path: Path, draw: Draw) -> N
     assert isinstance(absent, str)
     assert "No such file" in absent
     assert isinstance(broken, str)
-    assert good == ImageInfo(20, 16, "PNG", "RGB")
+    assert isinstance(good, Decoded)
+    assert good.info == ImageInfo(20, 16, "PNG", "RGB")
 
 
 def test_a_worker_that_is_stopped_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker may be stopped just when it replaces a process that died."""
-    worker = decoders._Worker(-1, 8)
+    worker = decoders._Worker(-1, 8, 0)
     worker._process.kill()
     worker._process.wait()
     close = worker.close
@@ -74,7 +100,7 @@ def test_a_worker_that_is_stopped_leaves_no_process(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(worker, "close", close_while_stopping)
     with contextlib.suppress(CancelledError):
-        worker.run([])
+        worker.run([], "square")
     stopping.join()
     process = worker._process
     try:
@@ -83,4 +109,4 @@ def test_a_worker_that_is_stopped_leaves_no_process(monkeypatch: pytest.MonkeyPa
         process.kill()
         close()
     with pytest.raises(CancelledError):
-        worker.run([])
+        worker.run([], "square")

@@ -3,11 +3,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from smi.data import Batches, load, write_bad
+from smi.data import Batch, Batches, Pictures, load, write_bad
 from smi.data.decoder import BadFile
-from smi.data.sources import ArraySet
+from smi.data.folders import scan
+from smi.data.sources import ArraySet, Source
 from smi.data.store import ArrayStore, CachedStore, StreamingStore
+from smi.data.subset import Subset
 from smi.errors import UserError
 from support.pictures import Draw
 
@@ -18,6 +21,15 @@ def folder(tmp_path: Path, draw: Draw) -> Path:
         for i in range(count):
             draw(tmp_path / "set" / split / f"class{i % 2}" / f"{i:02}.png", seed=i)
     return tmp_path / "set"
+
+
+def same(a: Batch, b: Batch) -> bool:
+    """Return whether two batches of files have the same images."""
+    assert isinstance(a.images, Pictures)
+    assert isinstance(b.images, Pictures)
+    return torch.equal(a.images.pixels, b.images.pixels) and torch.equal(
+        a.images.shape, b.images.shape
+    )
 
 
 def test_cached_and_streamed_images_are_the_same(folder: Path) -> None:
@@ -40,17 +52,100 @@ def test_cached_and_streamed_images_are_the_same(folder: Path) -> None:
     )
     for _ in range(5):
         a, b = next(one), next(other)
-        assert torch.equal(a.images, b.images)
+        assert same(a, b)
         assert torch.equal(a.index, b.index)
         assert a.seed == b.seed
     streamed.close()
     cached.close()
 
 
+SIZES = [(1, 40), (40, 1), (1, 1), (300, 20), (20, 300), (2, 900), (7, 5), (160, 120), (33, 32)]
+
+
+@pytest.fixture
+def shapes(tmp_path: Path, draw: Draw) -> Path:
+    """Return a folder of files of many shapes, some of them turned by their EXIF data."""
+    for i, size in enumerate(SIZES * 2):
+        exif = Image.Exif()
+        exif[0x0112] = (1, 6, 3, 8, 5)[i % 5]
+        suffix = "jpg" if i % 2 else "png"
+        draw(tmp_path / "shapes" / f"{i:02}.{suffix}", seed=i, size=size, exif=exif)
+    return tmp_path / "shapes"
+
+
+@pytest.mark.parametrize("resolution", [16, 21])
+def test_images_of_many_shapes_are_the_same_cached_and_streamed(
+    shapes: Path, resolution: int
+) -> None:
+    stores = [
+        load(shapes, resolution=resolution, keep=keep, max_cache_bytes=size, num_workers=2)
+        for keep in ("aspect", "square")
+        for size in (10**9, 0)
+    ]
+    assert [type(store) for store in stores] == [CachedStore, StreamingStore] * 2
+    index = torch.tensor([3, 17, 0, 3, *range(18)])
+    (cached, _), (streamed, loaded) = (store.start(index)() for store in stores[:2])
+    assert isinstance(cached, Pictures)
+    assert isinstance(streamed, Pictures)
+    assert torch.equal(loaded, index)
+    assert torch.equal(cached.shape, streamed.shape)
+    assert torch.equal(cached.start, streamed.start)
+    assert torch.equal(cached.pixels, streamed.pixels)
+    assert len(cached.pixels) == int((3 * cached.shape.prod(1)).sum())  # no bytes of other images
+    assert set(cached.shape.amin(1).tolist()) == {resolution}
+    assert cached.shape.amax() > 1.9 * resolution
+    squares = [store.start_squares(index)()[0] for store in stores]
+    squares += [stores[2].start(index)()[0], stores[3].start(index)()[0], stores[0][index]]
+    for square in squares:
+        assert torch.equal(square, cached.squares(resolution))
+    assert [len(store.start(index[:0])()[0]) for store in stores] == [0] * 4
+    for store in stores:
+        store.close()
+
+
+def test_bad_files_among_many_shapes_are_replaced(shapes: Path) -> None:
+    for name in ("00.png", "05.jpg"):
+        (shapes / name).write_bytes(b"")
+    stores = [
+        load(shapes, resolution=8, max_cache_bytes=size, max_bad_share=0.5) for size in (9**9, 0)
+    ]
+    pictures = []
+    for store in stores:
+        images, index = store.start(torch.tensor([0, 5, 7]))()
+        assert index.tolist() == [1, 6, 7]
+        part, positions = Subset(store, torch.tensor([0, 4, 5, 7])).start(torch.tensor([2, 0, 1]))()
+        assert positions.tolist() == [3, 1, 1]  # 6 and 1 are not in the subset
+        assert isinstance(images, Pictures)
+        assert isinstance(part, Pictures)
+        assert torch.equal(part[0], images[2])
+        assert torch.equal(part[1], part[2])
+        pictures.append(images)
+        store.close()
+    assert torch.equal(pictures[0].pixels, pictures[1].pixels)
+
+
+def test_a_folder_is_listed_once_for_all_splits(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scans = []
+    monkeypatch.setattr("smi.data.folders.scan", lambda root: scans.append(root) or scan(root))
+    source = Source(folder)
+    stores = [load(source, split, resolution=8) for split in ("pretrain", "train", "val")]
+    assert len(scans) == 1
+    assert [len(store) for store in stores] == [12, 12, 4]
+    assert torch.equal(stores[0][:], load(folder, "pretrain", resolution=8)[:])
+    assert len(scans) == 2
+
+
+def test_an_unknown_shape_is_a_user_error(folder: Path) -> None:
+    with pytest.raises(UserError, match="keep must be aspect or square, not 'whole'"):
+        load(folder, keep="whole")  # type: ignore[arg-type]
+
+
 def test_the_number_of_workers_changes_nothing(folder: Path) -> None:
     stores = [load(folder, resolution=8, max_cache_bytes=0, num_workers=n) for n in (1, 3)]
     batches = [Batches(store, 3, seed=0).batch(5) for store in stores]
-    assert torch.equal(batches[0].images, batches[1].images)
+    assert same(batches[0], batches[1])
     for store in stores:
         store.close()
 
@@ -89,7 +184,7 @@ def test_streaming_takes_the_next_good_file(folder: Path) -> None:
     break_files(folder)
     store = load(folder, resolution=8, max_cache_bytes=0, max_bad_share=0.5)
     for _ in range(2):
-        images, index = store.start(torch.tensor([0, 8, 3]))()
+        images, index = store.start_squares(torch.tensor([0, 8, 3]))()
         assert torch.equal(images, expected)
         assert index.tolist() == [1, 9, 3]
     assert {bad.path for bad in store.bad} == {"train/class0/00.png", "train/class1/05.png"}
@@ -106,7 +201,7 @@ def test_a_step_is_the_same_cached_or_streamed_with_bad_files(folder: Path) -> N
     cached, streamed = (Batches(store, 5, seed=1) for store in stores)
     for step in range(6):
         a, b = cached.batch(step), streamed.batch(step)
-        assert torch.equal(a.images, b.images)
+        assert same(a, b)
         assert torch.equal(a.index, b.index)
     for store in stores:
         store.close()
@@ -149,7 +244,12 @@ def test_a_complete_cache_needs_no_lock_and_a_damaged_one_is_rebuilt(
     with monkeypatch.context() as patch:
         patch.setattr("smi.data.cache.lock", lambda *_: pytest.fail("no lock is needed to read"))
         assert torch.equal(load(folder, resolution=8)[:], expected)
-    for file, damage in (("files.json", b"{"), ("images.u8", b"short")):
+    for file, damage in (
+        ("files.json", b"{"),
+        ("images.u8", b"short"),
+        ("images.npy", b""),
+        ("images.npy", b"short"),
+    ):
         (path,) = (folder.parent / "home").rglob(file)
         path.write_bytes(damage)
         assert torch.equal(load(folder, resolution=8)[:], expected)

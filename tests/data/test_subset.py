@@ -30,11 +30,11 @@ def test_a_bad_file_is_replaced_within_the_subset(tmp_path, draw: Draw) -> None:
     (tmp_path / "photos" / "05.png").write_bytes(b"no picture")
     whole = load(tmp_path / "photos", "pretrain", resolution=8, max_cache_bytes=0)
     part = Subset(whole, torch.tensor([0, 5, 6]))
-    images, index = part.start(torch.tensor([1]))()
+    images, index = part.start_squares(torch.tensor([1]))()
     assert index.tolist() == [2]  # 06 replaces it, which is in the subset
     assert torch.equal(images, part[[2]])
     others = Subset(whole, torch.tensor([0, 5, 9]))  # 06 is not in this subset: 09 replaces it
-    images, index = others.start(torch.tensor([1, 0]))()
+    images, index = others.start_squares(torch.tensor([1, 0]))()
     assert index.tolist() == [2, 0]
     assert torch.equal(images[0], whole[[9]][0])
     assert [bad.path for bad in part.bad] == ["05.png"]

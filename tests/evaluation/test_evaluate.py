@@ -328,6 +328,118 @@ def test_images_of_another_size_are_noted(tmp_path):
         evaluate([tmp_path / "encoder.safetensors"])
 
 
+def write_encoder(folder, *, size, resolution):
+    """Write an encoder of random weights for files of `resolution` pixels."""
+    about = {
+        "encoder": {"name": "support.homemade.Net"},
+        "image_size": size,
+        "mean": [0.5] * 3,
+        "std": [0.25] * 3,
+        "resolution": resolution,
+        "about": {},
+    }
+    folder.mkdir()
+    torch.manual_seed(0)
+    encoder = smi.nn.create_encoder("support.homemade.Net", image_size=size)
+    save_encoder(folder / "encoder.safetensors", encoder.network.state_dict(), about)
+    return folder / "encoder.safetensors"
+
+
+def test_the_crop_is_part_of_the_protocol_only_where_there_is_one(tmp_path, run):
+    """Stamps of whole images are those of earlier versions."""
+    for split in ("train", "val"):
+        write_folder(tmp_path / "photos" / split, ["ant", "bee", "cow"], 9, side=40)
+    found = {
+        resolution: evaluate(
+            [write_encoder(tmp_path / str(resolution), size=28, resolution=resolution)],
+            data=tmp_path / "photos",
+            protocols=["knn", "linear", "finetune"] if resolution == 32 else ["knn"],
+            epochs=1,
+            floors=resolution == 32,
+        )
+        for resolution in (28, 32)
+    }
+    (whole,) = found[28].rows[0].results
+    assert "crop" not in whole.protocol
+    cropped = [result for row in found[32].rows for result in row.results]
+    assert len(cropped) == 3 + 3 + 2
+    assert all(result.protocol["crop"] == "centre 7/8" for result in cropped)
+    assert all("centre crops of 7/8" in result.sentence for result in cropped)
+    crops = {result.protocol.get("augmentation") for result in cropped}
+    assert crops == {None, "crops of 0.08 to 1 of the area of the whole image, flip 0.5"}
+    assert len({result.stamp for result in cropped if result.protocol["name"] == "knn"}) == 1
+    assert whole.stamp not in {result.stamp for result in cropped}
+    digits = evaluate([run], protocols=["knn"], floors=True)
+    for row in digits.rows:
+        assert list(row.results[0].protocol) == [
+            "name", "data", "classes", "train", "test", "k", "temperature", "similarity"
+        ]  # fmt: skip
+    transfer = evaluate([tmp_path / "32" / "encoder.safetensors"], data="digits", protocols=["knn"])
+    assert "crop" not in transfer.rows[0].results[0].protocol
+    tiny = write_encoder(tmp_path / "tiny", size=4, resolution=4)
+    noted = evaluate([tiny], data="digits", protocols=["knn"])
+    assert "8 pixels were cropped to their centre of 7 and resized to 4" in noted.text()
+
+
+def test_the_student_of_dino_beside_its_teacher(tmp_path, smi_here):
+    few = {name: value for name, value in TINY.items() if name != "method.widths"}
+    run = smi.pretrain(
+        "digits", out=tmp_path / "dino", method="DINO", overrides=few | {"data.images": 320}
+    )
+    teacher = smi_here("evaluate", run.folder, "--protocol", "knn")
+    student = smi_here("evaluate", run.folder, "--protocol", "knn", "--student")
+    assert f"{run.folder}, epoch 1" in teacher.stdout
+    assert f"student of {run.folder}, epoch 1" in student.stdout
+    assert {result.subject for result in read_all(run.folder)} == {"encoder", "student"}
+    for kind, name in (
+        (False, f"{run.folder}, epoch 1"),
+        (True, f"student of {run.folder}, epoch 1"),
+    ):
+        (row,) = stored([run], student=kind).rows
+        assert row.name == name
+    digests = {result.encoder["digest"] for result in read_all(run.folder)}
+    assert digests == {smi.load(run).digest(), smi.load(run, student=True).digest()}
+    assert len(digests) == 2
+    shown = smi_here("evaluate", run.folder, "--student", "--show").stdout
+    assert f"student of {run.folder}" in shown
+
+
+def test_other_methods_are_their_own_students(run):
+    (row,) = evaluate([run], protocols=["knn"], student=True).rows
+    assert row.results[0].subject == "encoder"
+    assert stored([run]).rows == [row]
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_another_precision_is_another_protocol(run, monkeypatch, precision):
+    monkeypatch.setattr("smi.evaluation.finetune.MIN_STEPS", 5)
+    arguments = {"protocols": ["knn", "linear", "finetune"], "epochs": 1, "images": 600}
+    full = evaluate([run], **arguments, precision="auto").rows[0].results
+    less = evaluate([run], **arguments, precision=precision).rows[0].results
+    for one, other in zip(full, less, strict=True):
+        assert "precision" not in one.protocol  # auto is float32 on a CPU
+        assert other.protocol == one.protocol | {"precision": precision}
+        assert other.sentence == f"{one.sentence}, computed in {precision}"
+        assert other.scores[-1].value == pytest.approx(one.scores[-1].value, abs=0.1)
+    features = [result.details["curves"][0]["train_loss"] for result in (full[1], less[1])]
+    assert features[0] != features[1]
+    assert features[0] == pytest.approx(features[1], rel=0.02)
+
+
+def test_protocols_on_features_larger_than_memory(run, tmp_path, monkeypatch):
+    arguments = {"protocols": ["knn", "linear-cached", "fewshot", "linear"], "epochs": 1}
+    held = evaluate([run], **arguments)
+    other = copy_of(run, tmp_path / "other")
+    monkeypatch.setattr("smi.evaluation.features.MAX_SHARE_OF_MEMORY", 0.0)
+    monkeypatch.setenv("SMI_CACHE", str(tmp_path / "cache"))
+    mapped = evaluate([other], **arguments)
+    assert list((tmp_path / "cache").iterdir()) == []
+    for one, two in zip(held.rows[0].results, mapped.rows[0].results, strict=True):
+        assert one.stamp == two.stamp
+        values = [[score.value for score in result.scores] for result in (one, two)]
+        assert values[1] == pytest.approx(values[0], abs=1.01 / 183)
+
+
 def test_mistakes_are_sentences(run, tmp_path, monkeypatch, capsys):
     flat = write_folder(tmp_path / "flat", ["x"], 5) / "x"
     write_folder(tmp_path / "one" / "train", ["ant", "bee"], 4)
@@ -344,6 +456,7 @@ def test_mistakes_are_sentences(run, tmp_path, monkeypatch, capsys):
         (run, "--images", "5000"): "has only 1,614",
         (run, "--show"): "has no such results yet",
         (run, "--epochs", "0"): "whole number of 1 or more",
+        (run, "--precision", "float8"): "must be float32, bfloat16 or float16, not 'float8'",
     }
     for words, sentence in expected.items():
         monkeypatch.setattr(sys, "argv", ["smi", "evaluate", *map(str, words)])

@@ -12,6 +12,7 @@ from smi.data.sources import ArraySet
 from smi.data.store import ArrayStore
 from smi.errors import UserError
 from smi.evaluation import extract, extract_labelled, pixels
+from smi.evaluation.features import is_mapped
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
 
@@ -30,6 +31,8 @@ class Small(nn.Module):
 def reference(encoder, images, size=None):
     x = images.double() / 255
     if size is not None:
+        side = images.shape[-1]
+        x = T.center_crop(x, [round(side * 7 / 8)] * 2) if side > size else x
         x = T.resize(x, [size, size], antialias=True)
     x = (x - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
     with torch.no_grad():
@@ -89,6 +92,34 @@ def test_pixels(store):
     )
 
 
+def test_raw_pixels_are_whole_or_cropped_as_for_an_encoder(store):
+    """The crop is decided by the input of the encoder, not by the size of the pixels."""
+    whole, _ = extract_labelled(nn.Flatten(), store, mean=(0, 0, 0), std=(1, 1, 1), size=4, crop=8)
+    cropped, _ = extract_labelled(
+        nn.Flatten(), store, mean=(0, 0, 0), std=(1, 1, 1), size=4, crop=7
+    )
+    assert torch.equal(whole, pixels(store, size=4))
+    expected = T.resize(T.center_crop(store[:].float(), [7, 7]), [4, 4], antialias=True) / 255
+    torch.testing.assert_close(cropped, expected.flatten(1), rtol=1e-4, atol=1e-5)
+
+
+def test_features_larger_than_memory_are_mapped_from_a_file(store, tmp_path, monkeypatch):
+    """The file has no name, so that it ends with the process."""
+    encoder = Small()
+    held = extract(encoder, store, mean=MEAN, std=STD, batch_size=4)
+    monkeypatch.setattr("smi.evaluation.features.MAX_SHARE_OF_MEMORY", 0.0)
+    monkeypatch.setenv("SMI_CACHE", str(tmp_path / "cache"))
+    mapped = extract(encoder, store, mean=MEAN, std=STD, batch_size=4)
+    assert is_mapped(mapped)
+    assert not is_mapped(held)
+    assert torch.equal(mapped, held)
+    assert list((tmp_path / "cache").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SMI_CACHE", str(tmp_path / "file"))
+    with pytest.raises(UserError, match=r"making room for features in .*file failed"):
+        extract(encoder, store, mean=MEAN, std=STD)
+
+
 def test_labels_come_with_their_images(store):
     h, labels = extract_labelled(nn.Flatten(), store, mean=(0, 0, 0), std=(1, 1, 1))
     assert torch.equal(labels, store.labels)
@@ -96,8 +127,11 @@ def test_labels_come_with_their_images(store):
 
 
 @pytest.mark.parametrize("max_cache_bytes", [0, 10**9])
-def test_the_image_that_replaces_a_bad_file_has_its_own_label(tmp_path, max_cache_bytes):
+def test_the_image_that_replaces_a_bad_file_has_its_own_label(
+    tmp_path, monkeypatch, max_cache_bytes
+):
     """This holds for cached and for streamed files."""
+    monkeypatch.setattr("smi.evaluation.features.FEATURE_BATCH_SIZE", 5)
     for name, files in (("a", 8), ("b", 8)):
         (tmp_path / "set" / "train" / name).mkdir(parents=True)
         for i in range(files):
@@ -111,7 +145,7 @@ def test_the_image_that_replaces_a_bad_file_has_its_own_label(tmp_path, max_cach
         max_cache_bytes=max_cache_bytes,
         num_workers=1,
     )
-    h, labels = extract_labelled(nn.Flatten(), store, mean=(0, 0, 0), std=(1, 1, 1), batch_size=5)
+    h, labels = extract_labelled(nn.Flatten(), store, mean=(0, 0, 0), std=(1, 1, 1))
     assert labels.tolist() == (h[:, 0] * 255 >= 99).long().tolist()
     store.close()
 

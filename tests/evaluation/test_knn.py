@@ -49,7 +49,7 @@ def test_equals_lightly(clusters, k, temperature):
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     n=st.integers(1, 70),
     m=st.integers(1, 9),
@@ -81,6 +81,31 @@ def test_tiles_change_nothing(clusters, monkeypatch):
     torch.testing.assert_close(
         knn_votes(bank, labels, queries, num_classes=4), whole, rtol=1e-4, atol=1e-6
     )
+
+
+def test_the_bank_is_read_once_and_never_copied_whole(clusters, monkeypatch):
+    """A bank that is larger than memory is read tile by tile."""
+    monkeypatch.setattr("smi.evaluation.knn.QUERIES_PER_TILE", 10)
+    monkeypatch.setattr("smi.evaluation.knn.ROWS_PER_TILE", 100)
+    bank, queries = clusters(700, spread=2.0)[0], clusters(50, spread=2.0, seed=1)[0]
+    expected = nearest(bank, queries, 5)
+    largest, tiles = 0, []
+
+    class Watched(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            nonlocal largest
+            found = super().__torch_function__(func, types, args, kwargs or {})
+            if func is torch.Tensor.__getitem__:
+                tiles.append(args[1])
+                return found.as_subclass(torch.Tensor)
+            largest = max(largest, found.numel() if isinstance(found, torch.Tensor) else 0)
+            return found
+
+    found = nearest(bank.as_subclass(Watched), queries, 5)
+    assert all(map(torch.equal, found, expected))
+    assert tiles == [slice(start, start + 100) for start in range(0, 700, 100)]
+    assert largest == 0  # nothing else was computed from the bank
 
 
 def test_stable_search_keeps_the_order_of_ties_across_tiles():

@@ -8,7 +8,8 @@ from sklearn.preprocessing import StandardScaler
 
 from smi.errors import UserError
 from smi.evaluation import choose_l2, fit_linear, linear_accuracy
-from smi.evaluation.logistic import L2_GRID, hold_out
+from smi.evaluation.features import new_rows
+from smi.evaluation.logistic import L2_GRID, ROWS_PER_COORDINATE, hold_out
 
 
 @pytest.mark.parametrize("l2", [1e-1, 1e-3])
@@ -64,7 +65,7 @@ def test_features_of_different_variance_take_few_iterations(clusters):
     assert fitted.iterations < 60
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     n=st.integers(1, 40),
     f=st.integers(1, 60),
@@ -149,3 +150,35 @@ def test_mistakes_are_sentences(clusters):
         choose_l2(features, labels, grid=())
     with pytest.raises(ValueError, match="int64"):
         fit_linear(features, labels[:3], l2=1.0)
+
+
+def test_mapped_features_give_the_same_classifier(clusters, monkeypatch, tmp_path):
+    """They are read in chunks, and no copy of them is made."""
+    monkeypatch.setattr("smi.evaluation.features.MAX_SHARE_OF_MEMORY", 0.0)
+    monkeypatch.setenv("SMI_CACHE", str(tmp_path))
+    monkeypatch.setattr("smi.evaluation.logistic.ROWS_PER_CHUNK", 64)
+    h, labels = clusters(2000, spread=3.0)
+    test_h, test_labels = clusters(90, spread=3.0, seed=1)
+    h = h * torch.logspace(-2, 2, 16) + 3
+    test_h = test_h * torch.logspace(-2, 2, 16) + 3
+    mapped = new_rows(len(h), h.shape[1:], h.dtype).copy_(h)
+    held = linear_accuracy(h, labels, test_h, test_labels)
+    longest = []
+    index = torch.Tensor.__getitem__
+    monkeypatch.setattr(
+        torch.Tensor,
+        "__getitem__",
+        lambda tensor, rows: (
+            longest.append(len(rows)) or index(tensor, rows)
+            if tensor is mapped
+            else index(tensor, rows)
+        ),
+    )
+    found = linear_accuracy(mapped, labels, test_h, test_labels)
+    assert max(longest) <= 2 * ROWS_PER_COORDINATE * 17  # rows that estimate the covariance
+    assert (found.l2, found.validation) == (held.l2, held.validation)
+    assert found.classifier.converged
+    torch.testing.assert_close(
+        found.classifier.scores(test_h), held.classifier.scores(test_h), rtol=1e-2, atol=1e-2
+    )
+    assert found.top1 == held.top1

@@ -9,28 +9,35 @@ from smi.errors import UserError
 from smi.figures.eigenspectrum import cumulative_variance, draw_shares
 from smi.figures.variance_violin import draw_variances, relative_variance
 from smi.runs.names import name_runs
-from support.figures import draw, trace
+from support.figures import caption, draw, trace
 
 
 def test_cumulative_variance_agrees_with_numpy():
     h = np.random.default_rng(0).normal(size=(40, 6)) @ np.diag([5, 3, 1, 1, 0.1, 0])
     eigenvalues = np.sort(np.linalg.eigvals(np.cov(h.T)).real)[::-1]
-    np.testing.assert_allclose(
-        cumulative_variance(h), np.cumsum(eigenvalues) / eigenvalues.sum(), atol=1e-10
-    )
-    for bad in (np.ones((4, 3)), np.full((4, 3), np.nan)):
+    for blocks in ([h], [h[:7], h[7:7], h[7:39], h[39:]]):
+        found, count = cumulative_variance(blocks)
+        assert count == 40
+        np.testing.assert_allclose(found, np.cumsum(eigenvalues) / eigenvalues.sum(), atol=1e-10)
+    for bad in (np.ones((4, 3)), np.full((4, 3), np.nan), np.full((4, 3), np.inf)):
         with pytest.raises(UserError, match="all images are the same"):
-            cumulative_variance(bad)
+            cumulative_variance([bad])
+    with pytest.raises(UserError, match="two images or more"):
+        cumulative_variance([h[:1]])
 
 
 def test_relative_variance_has_its_bound():
     h = np.random.default_rng(0).normal(size=(500, 8))
     unit = h / np.linalg.norm(h, axis=1, keepdims=True)
-    found = relative_variance(3 * h)
-    np.testing.assert_allclose(found, 8 * np.var(unit, axis=0, ddof=1))
-    assert found.mean() <= 500 / 499
+    for blocks in ([3 * h], [3 * h[:100], h[:0], h[100:499], h[499:]]):
+        found, count = relative_variance(blocks)
+        assert count == 500
+        np.testing.assert_allclose(found, 8 * np.var(unit, axis=0, ddof=1))
+        assert found.mean() <= 500 / 499
     with pytest.raises(UserError, match="not finite"):
-        relative_variance(np.full((4, 3), np.inf))
+        relative_variance([np.full((4, 3), np.inf)])
+    with pytest.raises(UserError, match="two images or more"):
+        relative_variance([h[:1]])
 
 
 def test_eigenspectrum_and_violin_of_runs(trained):
@@ -43,6 +50,19 @@ def test_eigenspectrum_and_violin_of_runs(trained):
     violins = draw("variance-violin", trained, images=60).data
     assert [t.name for t in violins] == ["SMI", "Barlow Twins"]
     assert [len(t.y) for t in violins] == [16, 16]
+
+
+def test_ten_images_for_each_coordinate_where_there_are_so_many(trained, monkeypatch):
+    """Digits hold out 183 images, and the features have 16 coordinates."""
+    monkeypatch.setattr("smi.figures.sample.MAX_IMAGES", 20)
+    for name in ("eigenspectrum", "variance-violin"):
+        assert " 160 held" in caption(draw(name, trained))
+        assert " 60 held" in caption(draw(name, trained, images=60))
+    few = "Fewer than 10 images for each coordinate"
+    assert few not in caption(draw("eigenspectrum", trained))
+    assert few in caption(draw("eigenspectrum", trained, images=60))
+    monkeypatch.setattr("smi.figures.sample.IMAGES_PER_COORDINATE", 100)
+    assert " 183 held" in caption(draw("eigenspectrum", trained))
 
 
 def test_features_of_seeds_are_averaged_or_pooled(seeds):

@@ -47,6 +47,18 @@ def test_an_earlier_map_is_shown_for_small_images(trained):
         energies(encoder, images)
 
 
+def test_the_map_covers_the_crop_of_the_encoder(trained):
+    encoder = load(trained[0])
+    encoder.image_size = 32
+    images = torch.randint(0, 256, (2, 3, 40, 40), dtype=torch.uint8)
+    energy, _ = energies(encoder, images)
+    assert energy.shape == (2, 40, 40)
+    least = energy.amin((1, 2))
+    for edge in (energy[:, :2], energy[:, 37:], energy[:, :, :2], energy[:, :, 37:]):
+        assert torch.equal(edge, least[:, None, None].expand_as(edge))
+    assert energy[:, 2:37, 2:37].std() > 0
+
+
 def test_energy_maps_have_a_row_for_each_image(trained):
     figure = draw("energy-maps", trained, images=3)
     maps = [t for t in figure.data if isinstance(t, go.Heatmap)]

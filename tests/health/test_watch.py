@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -404,7 +404,6 @@ def contexts(draw):
     )
 
 
-@settings(deadline=None)
 @given(contexts(), finite_lines)
 def test_finite_lines_never_crash(context, lines):
     lines = [{"step": step + 1, **line} for step, line in enumerate(lines)]
@@ -416,7 +415,6 @@ def test_finite_lines_never_crash(context, lines):
     }
 
 
-@settings(deadline=None)
 @given(contexts(), odd_lines)
 def test_odd_lines_never_crash(context, lines):
     watch = Watch(context)

@@ -51,7 +51,8 @@ def test_embed_from_the_command_line(encoder, folder, home):
     assert found["files"].tolist() == UNUSUAL_NAMES
     about = json.loads(found["about"].item())
     assert about["encoder"] == load(encoder).digest()
-    assert (about["image_size"], about["resolution"]) == (16, 20)
+    assert (about["image_size"], about["resolution"], about["crop"]) == (16, 20, 18)
+    assert about["precision"] == "float32"
     assert (about["mean"], about["std"], about["smi"]) == (
         [0.5, 0.4, 0.3],
         [0.2, 0.3, 0.4],
@@ -288,3 +289,21 @@ def test_a_wrong_output_is_reported_first(flat):
     for out in ("features.csv", "nowhere/features.npz"):
         with pytest.raises(UserError, match=r"must end|there is no folder"):
             embed("no-run-is-looked-for", data=flat, out=out)
+
+
+def test_precision_is_recorded_and_hardly_changes_features(encoder, flat):
+    full, less = (
+        np.load(embed(encoder, data=flat, out=f"{name}.npz", precision=name, runtime=ONE_WORKER))
+        for name in ("float32", "bfloat16")
+    )
+    assert json.loads(less["about"].item())["precision"] == "bfloat16"
+    assert less["features"].dtype == np.float32
+    assert not np.array_equal(full["features"], less["features"])
+    np.testing.assert_allclose(less["features"], full["features"], rtol=0.05, atol=0.05)
+
+
+def test_several_processes_are_refused(encoder, flat, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="from one process: start it without torchrun"):
+        embed(encoder, data=flat, out="features.npz")
+    assert not Path("features.npz").exists()

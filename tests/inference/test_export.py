@@ -361,7 +361,32 @@ def test_the_script_runs_without_smi(tmp_path, to, name, absent):
     assert len(set(numbers)) > 1
 
 
-@pytest.mark.parametrize(("size", "resolution"), [(8, None), (8, 13), (16, 8)])
+def test_a_margin_is_cropped_off_and_said(tmp_path, capsys):
+    """timm's own transform then makes nearly the same input."""
+    settings = {"stem": "standard", "layers": [1, 1, 1, 1]}
+    source = encoder_file(tmp_path, "resnet18", 56, resolution=64, **settings)
+    out = export(source, to="timm")
+    said = capsys.readouterr().out.splitlines()[1]
+    assert said == (
+        "512 features of images of 56 × 56 pixels: resize the shorter side to 64, keep the centre "
+        "of 56 × 56"
+    )
+    about = json.loads((out / "preprocessing.json").read_text())
+    assert about["resize_shorter_side"] == 64
+    assert about["center_crop"] == about["resize"] == [56, 56]
+    config = json.loads((out / "config.json").read_text())["pretrained_cfg"]
+    assert config["crop_pct"] == 0.875
+    config["input_size"] = tuple(config["input_size"])
+    config.pop("num_classes")
+    transform = timm.data.create_transform(**config)
+    photograph = sample_photographs()[0]
+    ours = smi.load(source).transform(photograph)[0]
+    difference = (transform(photograph) - ours).abs()
+    assert difference.max() < 8 / 255 / 0.2  # the long side is cropped by another fraction
+    assert difference.mean() < 0.3 / 255 / 0.2
+
+
+@pytest.mark.parametrize(("size", "resolution"), [(8, None), (8, 13), (16, 8), (14, 16)])
 def test_load_py_preprocesses_as_smi_does(tmp_path, size, resolution):
     source = encoder_file(tmp_path, "support.homemade.Net", size, resolution=resolution)
     encoder = smi.load(source)

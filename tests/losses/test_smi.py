@@ -1,5 +1,6 @@
 """Compare SMI with its formulas, with autograd, and with itself by mathematical identities."""
 
+import functools
 import math
 from itertools import combinations
 
@@ -8,10 +9,14 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import smi
+from smi.losses import numerics, smi_loss, smi_loss_plain
 from smi.losses import smi as module
-from smi.losses import smi_loss, smi_loss_plain
+from smi.losses.numerics import halves_products, symmetric_product
+from smi.losses.smi import is_whole, tile_size
 
 
 def reference(views, redundancy_weight=0.01, target=1.0, shift=0.06, eps=1e-6):
@@ -67,6 +72,62 @@ def test_fused_equals_plain(n, k, number, tile, views, monkeypatch):
     grads = torch.autograd.grad(3 * fused.total, zs), torch.autograd.grad(3 * plain.total, zs)
     for got, expected in zip(*grads, strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-7, atol=1e-10)
+
+
+@pytest.mark.parametrize(("n", "k"), [(100, 1000), (100, 30), (300, 30)])
+@pytest.mark.parametrize("tile", [1024, 64])
+def test_the_paths_of_devices_agree(n, k, tile, views, monkeypatch):
+    """A GPU takes one product where a CPU takes many, and larger tiles."""
+    zs = views(n, k)
+    results = []
+    for device_type in ("cpu", "cuda"):
+        chosen = functools.partial(is_whole, device_type=device_type)
+        monkeypatch.setattr(
+            module, "is_whole", lambda rows, dim, _, chosen=chosen: chosen(rows, dim)
+        )
+        monkeypatch.setattr(module, "tile_size", lambda _, t=device_type: tile_size(t))
+        monkeypatch.setattr(module, "GPU_TILE_SIZE", 4 * tile)
+        monkeypatch.setattr(module, "TILE_SIZE", tile)
+        monkeypatch.setattr(
+            numerics, "halves_products", lambda _, t=device_type: halves_products(t)
+        )
+        total = smi_loss(*zs).total
+        results.append((total.detach(), *torch.autograd.grad(total, zs)))
+    torch.testing.assert_close(*results)
+
+
+def test_a_gpu_takes_the_whole_matrix_while_it_is_small():
+    assert not is_whole(512, 256, "cpu")
+    assert is_whole(512, 1024, "cpu")
+    for device_type in ("cuda", "mps"):
+        assert is_whole(512, 256, device_type)
+        assert is_whole(4096, 256, device_type)
+        assert not is_whole(4097, 256, device_type)  # memory does not grow with N^2
+        assert not halves_products(device_type)
+        assert tile_size(device_type) > tile_size("cpu")
+    assert halves_products("cpu")
+
+
+class Kernels(TorchDispatchMode):
+    """Count operations."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_gpu_gets_few_kernels():
+    """The matrix of 2 x 512 rows is one product, not a recursion."""
+    counts = {}
+    for device in ("cpu", "cuda"):
+        with FakeTensorMode(), Kernels() as kernels:
+            z = torch.empty(1024, 2048, device=device)
+            symmetric_product(z)
+        counts[device] = kernels.count
+    assert counts["cuda"] <= 3 + 1  # the empty tensor, a view and a product
+    assert counts["cpu"] > 20
 
 
 def test_gradcheck_and_double_backward(views):
@@ -162,7 +223,7 @@ def test_the_derivative_the_paper_prints():
     torch.testing.assert_close(slope, (rho / (1 - rho**2 + 1e-6)).detach())
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     n=st.integers(1, 9),
     k=st.integers(1, 40),
@@ -288,3 +349,14 @@ def test_mistakes_are_sentences(views):
                 call()
     with pytest.raises(AttributeError, match="alignment, redundancy"):
         _ = smi_loss(z1, z2).aligment
+
+
+@pytest.mark.no_cover  # which slows Dynamo down
+def test_inside_torch_compile_it_is_one_graph(views):
+    given, results = views(6, 8, 3), []
+    for function in (smi_loss, torch.compile(smi_loss, backend="eager", fullgraph=True)):
+        zs = [z.detach().clone().requires_grad_() for z in given]
+        terms = function(*zs)
+        terms.total.backward()
+        results.append(([terms.total, terms.alignment], [z.grad for z in zs]))
+    torch.testing.assert_close(*results)

@@ -301,9 +301,72 @@ def test_description_is_complete_and_ready_for_json(name):
 
 
 @every
-def test_the_students_encoder_is_exported(name):
+def test_the_students_encoder_is_exported_except_dinos(name):
     method = make(name)
-    assert method.get_submodule(method.exported_encoder) is method.encoder
+    exported = method.get_submodule(method.exported_encoder)
+    if name == "DINO":
+        assert exported is method.teacher.network[0]
+        assert isinstance(exported, Encoder)
+    else:
+        assert exported is method.encoder
+
+
+@pytest.mark.parametrize("image_blur", [True, False])
+def test_pirls_image_is_blurred_only_on_request(image_blur):
+    image, patches = make("PIRL", image_blur=image_blur).policy(policy("cifar10")).views
+    assert (image.blur_p, patches.blur_p) == (0.5 if image_blur else 0.0, 0.0)
+
+
+def test_simclrs_last_norm_has_a_scale_and_no_shift():
+    method = make("SimCLR", last_norm=True)
+    norm = method.projector[-1]
+    assert isinstance(norm, torch.nn.BatchNorm1d)
+    assert norm.weight.requires_grad
+    assert not norm.bias.requires_grad
+    step(method).loss.backward()
+    assert norm.weight.grad.abs().max() > 0
+    assert norm.bias.grad is None
+    assert not norm.bias.any()
+    assert isinstance(make("SimCLR").projector[-1], torch.nn.Linear)
+
+
+def test_dinos_head_starts_as_the_authors_head():
+    method = make("DINO", widths=(256, 256, 64), norm=False, num_outputs=500)
+    layers = [layer for layer in method.projector if isinstance(layer, torch.nn.Linear)]
+    assert len(layers) == 3
+    for layer in layers:
+        assert layer.weight.std().item() == pytest.approx(0.02, rel=0.1)
+        assert not layer.bias.any()
+    # Even between -1/8 and 1/8: vectors of about 0.58.
+    lengths = method.last.weight.norm(dim=1)
+    assert method.last.weight.abs().max().item() == pytest.approx(1 / 8, rel=0.01)
+    assert lengths.mean().item() == pytest.approx(3**-0.5, rel=0.05)
+    for ours, copied in ((method.projector, method.teacher.network[1]), (method.last, None)):
+        copied = method.teacher_last.network[0] if copied is None else copied
+        for a, b in zip(ours.parameters(), copied.parameters(), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_dino_refuses_a_temperature_that_is_not_positive():
+    with pytest.raises(ValueError, match="first_teacher_temperature must be positive"):
+        make("DINO", first_teacher_temperature=0.0)
+
+
+def test_swavs_prototypes_can_keep_length_1():
+    method = make("SwAV", renormalise=True)
+    optimizer = torch.optim.SGD(method.parameters(), lr=1.0)
+    start = method.prototypes.weight.detach().clone()
+    train(method, optimizer, range(4))
+    weight = method.prototypes.weight.detach()
+    torch.testing.assert_close(weight.norm(dim=1), torch.ones(len(weight)))
+    assert not torch.equal(weight, start)
+    z = torch.randn(3, 6)
+    torch.testing.assert_close(
+        method.prototypes(z), torch.nn.functional.normalize(z, dim=1) @ weight.T
+    )
+    grown = make("SwAV")
+    train(grown, torch.optim.SGD(grown.parameters(), lr=1.0), range(4))
+    assert grown.prototypes.weight.norm(dim=1).max() > 1.1
 
 
 def test_display_names():
@@ -313,3 +376,8 @@ def test_display_names():
         "MoCoV2": "MoCo v2",
     }
     assert Mine.display_name == "Mine"
+
+
+def test_moco_has_one_sub_batch_or_more():
+    with pytest.raises(UserError, match=r"method.key_parts must be 1 or more, not 0"):
+        make("MoCo", key_parts=0)

@@ -96,6 +96,40 @@ def test_moco_finds_the_key_in_the_queue_and_stores_it(name, temperature):
     assert method.queue.position == 6
 
 
+@pytest.mark.parametrize(
+    ("key_parts", "n", "parts"), [(8, 34, 4), (3, 34, 3), (1, 34, 1), (8, 15, 1)]
+)
+def test_mocos_sub_batches_have_their_own_statistics(key_parts, n, parts):
+    """Queries pass in neighbouring rows, keys in rows of every sub-batch of the queries."""
+    method = make("MoCoV2", key_parts=key_parts)
+    x1, x2 = views(method, n)
+    encoder, teacher = copy.deepcopy(method.encoder), copy.deepcopy(method.teacher)
+    out = method([x1, x2], batch(n))
+    h = torch.cat([encoder(rows) for rows in x1.tensor_split(parts)])
+    assert torch.equal(out.h, h)
+    rows_of_keys = [torch.arange(part, n, parts) for part in range(parts)]
+    assert all(parts == 1 or len(rows) >= 8 for rows in rows_of_keys)
+    keys = torch.empty_like(out.z2)
+    for rows in rows_of_keys:
+        keys[rows] = teacher(x2[rows])
+    torch.testing.assert_close(out.z2, keys)
+    for name, value in teacher.state_dict().items():  # the running statistics
+        torch.testing.assert_close(method.teacher.state_dict()[name], value)
+    if parts > 1:
+        whole = make("MoCoV2", key_parts=1)([x1, x2], batch(n))
+        assert not torch.allclose(whole.z2, keys)
+
+
+def test_mocos_sub_batches_are_shared_between_devices(monkeypatch):
+    method = make("MoCo")
+    assert method._num_parts(256) == 8
+    assert method._num_parts(7) == 1
+    monkeypatch.setattr("smi.methods.moco.world_size", lambda: 4)
+    assert method._num_parts(256) == 2
+    monkeypatch.setattr("smi.methods.moco.world_size", lambda: 16)
+    assert method._num_parts(256) == 1
+
+
 def swav_codes(scores):
     """Sinkhorn-Knopp as the paper prints it."""
     q = torch.exp(scores.detach() / 0.05).T
@@ -237,7 +271,12 @@ def test_heads_are_the_papers():
         name: {key: p.default for key, p in settings_of(type(make(name))).items()}
         for name in ("BarlowTwins", "BYOL", "SwAV", "DINO")
     }
-    assert defaults["BarlowTwins"] == {"widths": (8192, 8192, 8192), "redundancy_weight": 5.1e-3}
+    assert defaults["BarlowTwins"] == {
+        "widths": (8192, 8192, 8192),
+        "views": 2,
+        "crops": 0,
+        "redundancy_weight": 5.1e-3,
+    }
     assert defaults["BYOL"] == {"widths": (4096, 256), "momentum": 0.996}
     assert defaults["SwAV"]["num_prototypes"] == 3000
     assert defaults["DINO"]["num_outputs"] == 65536
@@ -248,7 +287,7 @@ def test_heads_are_the_papers():
         "Linear",
         "BatchNorm1d",
     ]
-    assert [type(layer).__name__ for layer in make("DINO").projector] == [
+    assert [type(layer).__name__ for layer in make("DINO", norm=False).projector] == [
         "Linear",
         "GELU",
         "Linear",

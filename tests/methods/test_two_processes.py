@@ -1,18 +1,14 @@
 """Every method on two real processes with different data, under DDP."""
 
 import inspect
-import os
-import subprocess
-import sys
-from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from smi.distributed import has_synchronised_batch_norms, synchronise_batch_norms
 from support.tiny import NAMES, batch, make, views, without_batch_norm
+from support.two_processes import join_and_work, work_together
 
 N = 4
 LOCAL = (
@@ -24,6 +20,10 @@ LOCAL = (
 NEWER = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
 BUFFERS_STAY = {"forward_sync_buffers" if NEWER else "broadcast_buffers": False}
 STATE = ("teacher", "queue", "bank", "center")
+# With synchronised batch norms, these are methods of the joined batch.
+SYNCHRONISED = [name for name in NAMES if make(name).synchronises_batch_norm]
+# More than two views, and small ones, of methods that compare pairs of views.
+MORE_VIEWS = {name: {"views": 3, "crops": 2} for name in ("BarlowTwins", "VICReg")}
 
 
 def data(method, ranks):
@@ -37,8 +37,8 @@ def data(method, ranks):
     return x, given
 
 
-def prepare(name, *, batch_norm):
-    method = make(name).double()
+def prepare(name, *, batch_norm, **settings):
+    method = make(name, **settings).double()
     method.epoch, method.progress = 1, 0.5  # SwAV's queue is in use
     return method if batch_norm else without_batch_norm(method)
 
@@ -63,31 +63,18 @@ def work(rank, folder):
             results[name, batch_norm] = step(
                 method, DistributedDataParallel(method, **BUFFERS_STAY), [rank]
             )
+    for name in SYNCHRONISED:
+        method = prepare(name, batch_norm=True, **MORE_VIEWS.get(name, {}))
+        synchronise_batch_norms(method)
+        assert has_synchronised_batch_norms(method)
+        model = DistributedDataParallel(method, **BUFFERS_STAY)
+        results[name, "synchronised"] = step(method, model, [rank])
     torch.save(results, folder / f"{rank}.pt")
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    environment = os.environ | {
-        "MASTER_ADDR": "127.0.0.1",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(Path(__file__).parents[1]),
-    }
-    command = [sys.executable, "-W", "error", __file__, str(folder)]
-    processes = [
-        subprocess.Popen([*command, str(rank)], env=environment, stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    try:
-        for process in processes:
-            _, errors = process.communicate(timeout=240)
-            assert process.returncode == 0, errors
-    finally:
-        for process in processes:  # the other one would wait for one that failed
-            process.kill()
-            process.communicate()
-    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+    return work_together(__file__, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("batch_norm", [True, False])
@@ -111,6 +98,15 @@ def test_gradient_and_state_are_those_of_the_joined_batch(name, ranks):
     torch.testing.assert_close(ranks[0][name, False], expected)
 
 
+@pytest.mark.parametrize("name", SYNCHRONISED)
+def test_synchronised_batch_norms_give_the_joined_batch(name, ranks):
+    """Compare gradients, weights, teachers and running statistics."""
+    method = prepare(name, batch_norm=True, **MORE_VIEWS.get(name, {}))
+    expected = step(method, method, [0, 1])
+    for result in ranks:
+        torch.testing.assert_close(result[name, "synchronised"], expected)
+
+
 @pytest.mark.parametrize("name", LOCAL)
 def test_gradient_is_the_mean_of_local_ones(name, ranks):
     alone = []
@@ -130,10 +126,4 @@ def test_bank_holds_the_images_of_all_processes(ranks):
 
 
 if __name__ == "__main__":
-    folder, rank = Path(sys.argv[1]), int(sys.argv[2])
-    store = dist.FileStore(str(folder / "store"), 2)
-    dist.init_process_group(
-        "gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=200)
-    )
-    work(rank, folder)
-    dist.destroy_process_group()
+    join_and_work(work)

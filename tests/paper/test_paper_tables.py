@@ -202,3 +202,41 @@ def test_runs_evaluated_on_another_dataset(tmp_path):
     write_result(run, 0.8)
     with pytest.raises(UserError, match="results on cifar10 yet"):
         make_table(1, [run.folder], data="cifar10")
+
+
+def test_published_and_identical_runs_are_never_in_one_table(tmp_path):
+    names = ("SMI", "BarlowTwins")
+    kinds = {None: "earlier", False: "identical", True: "published"}
+    runs = {
+        kind: [
+            write_run(tmp_path / folder / name, name, weight=None, published=kind) for name in names
+        ]
+        for kind, folder in kinds.items()
+    }
+    for run in (*runs[None], *runs[False], *runs[True]):
+        write_result(run, 0.8)
+    folders = {kind: [run.folder for run in several] for kind, several in runs.items()}
+    published = make_table(1, folders[True])
+    assert published.title.endswith(", as published")
+    assert any(note.startswith("As published: each method as") for note in published.notes)
+    for kind in (None, False):
+        identical = make_table(1, folders[kind])
+        assert identical.title.endswith(", identical settings")
+        assert any(note.startswith("Identical settings: ") for note in identical.notes)
+        for number in (1, 3):
+            with pytest.raises(UserError, match="make one table of each kind"):
+                make_table(number, [*folders[kind], folders[True][0]])
+    with pytest.raises(UserError, match="identical settings: give it runs without --published"):
+        make_table(3, folders[True])
+
+
+def test_table_1_does_not_call_other_settings_identical(tmp_path):
+    runs = [
+        write_run(tmp_path / "a", "SMI", epochs=3),
+        write_run(tmp_path / "b", "BarlowTwins", epochs=4),
+    ]
+    for run in runs:
+        write_result(run, 0.8)
+    table = make_table(1, [run.folder for run in runs])
+    assert table.title == "Table 1. Linear classifiers on frozen features"
+    assert any(note.startswith("Neither published nor identical") for note in table.notes)

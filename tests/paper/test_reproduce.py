@@ -399,6 +399,38 @@ def test_imagenet_is_trained_on_all_gpus():
         assert (planned.kind, planned.num_processes) == ("methods", expected)
 
 
+def test_rivals_are_published_on_imagenet_and_identical_elsewhere():
+    setups = {setup.source: setup for setup in SCALES["paper"].datasets}
+    assert [name for name, setup in setups.items() if setup.published] == ["imagenet"]
+    for name, said in (("table-1", "every method; as published"), ("table-3", "identical set")):
+        planned = list(plan_comparisons([name], list(setups.values()), SCALES["paper"], 3))
+        assert all(said in comparison.sentence for comparison in planned)
+        for comparison in planned:
+            grid = comparison.grid(Path("out"))
+            assert {run.config.published for run in grid.runs} == {name == "table-1"}
+
+
+def test_a_scale_lists_the_command_of_each_run(monkeypatch):
+    monkeypatch.setattr(plan_module, "_count_gpus", lambda runtime: 8)
+    listed = list_items(["table-1", "table-3"], scale="paper", out="r")
+    commands = listed.text().partition("Runs:\n")[2].splitlines()
+    assert list(listed.plain()["commands"]) == commands
+    on_imagenet = [command for command in commands if " imagenet " in command]
+    assert [command.split("--method=")[1].split()[0] for command in on_imagenet] == list(
+        METHOD_NAMES
+    )
+    assert all(
+        command.startswith("torchrun --nproc-per-node 8 -m smi pretrain imagenet ")
+        and command.endswith(" published=true")
+        for command in on_imagenet
+    )
+    others = [command for command in commands if command not in on_imagenet]
+    assert len(others) == 4 * 2 * 3  # datasets, methods, seeds
+    assert not any("published" in command for command in others)
+    with pytest.raises(UserError, match="did you mean paper"):
+        list_items(scale="papers")
+
+
 def test_one_gpu_cannot_train_by_two_processes(tmp_path, monkeypatch):
     monkeypatch.setattr(plan_module, "_count_gpus", lambda runtime: 1)
     plan = make_plan(

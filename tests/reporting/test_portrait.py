@@ -1,10 +1,12 @@
 """Portraits: when a saved one is used, and when it is computed again."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
+from smi.data import load as load_images
 from smi.figures.sample import Sample
 from smi.reporting.portrait import (
     MAX_IMAGES,
@@ -12,8 +14,10 @@ from smi.reporting.portrait import (
     NUM_QUERIES,
     Portrait,
     PortraitMaker,
+    _enough_features,
     load_portrait,
 )
+from smi.runs.encoder import load
 from smi.runs.run import Run
 
 CPU = torch.device("cpu")
@@ -104,6 +108,17 @@ def test_images_that_are_gone_leave_the_saved_portrait(run, tmp_path):
         (folder / name).unlink()
     folder.rmdir()
     assert is_computed(load_portrait(run, sample, CPU))  # what was saved
+
+
+def test_spectra_have_ten_images_for_each_coordinate(run, sample):
+    encoder, held_out = load(run), len(load_images("digits", "val"))
+    few = replace(sample, images=20)
+    blocks = _enough_features(encoder, few, torch.zeros(20, encoder.dim))
+    assert sum(map(len, blocks)) == min(10 * encoder.dim, held_out)
+    assert sum(map(len, blocks)) > 20
+    h = torch.zeros(10 * encoder.dim, encoder.dim)
+    (block,) = _enough_features(encoder, replace(sample, images=len(h)), h)
+    assert len(block) == len(h)
 
 
 def test_neighbours_are_sorted_and_do_not_contain_the_query(run, sample):

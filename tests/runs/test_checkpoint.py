@@ -1,13 +1,17 @@
 """Write files whole or not at all, and read checkpoints safely."""
 
 import json
+import threading
 
 import pytest
 import torch
+from torch import nn
+from torch._subclasses import FakeTensorMode
 
 from smi.errors import UserError
 from smi.files import write_text, write_whole
-from smi.runs.checkpoint import load, save, save_encoder
+from smi.runs import checkpoint
+from smi.runs.checkpoint import Writer, load, save, save_encoder, snapshot
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path):
@@ -53,3 +57,111 @@ def test_text_and_encoder(tmp_path):
     with safe_open(tmp_path / "e.safetensors", "pt") as file:
         assert file.metadata() == {"smi": '{"encoder": "x"}'}
         assert torch.equal(file.get_tensor("w"), torch.ones(2, 2))
+
+
+def test_a_kept_checkpoint_stays_when_the_next_one_is_written(tmp_path, monkeypatch):
+    last = tmp_path / "last.pt"
+    save(last, {"step": 1}, tmp_path / "epoch-1.pt")
+    assert last.samefile(tmp_path / "epoch-1.pt")  # not written twice
+
+    def refuse(*paths):
+        raise OSError("this file system has no links")
+
+    monkeypatch.setattr(checkpoint.os, "link", refuse)
+    save(last, {"step": 2}, tmp_path / "epoch-2.pt")
+    save(last, {"step": 3})
+    save(last, {"step": 4}, tmp_path / "epoch-1.pt")  # a resumed run writes one again
+    steps = {path.stem: load(path)["step"] for path in tmp_path.iterdir()}
+    assert steps == {"last": 4, "epoch-1": 4, "epoch-2": 2}
+
+
+def test_a_snapshot_has_the_same_bits_and_does_not_change_any_more():
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    module.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.AdamW(module.parameters())
+    module(torch.randn(2, 3, 5, 5)).sum().backward()
+    optimizer.step()
+    state = {"method": module.state_dict(), "optimizer": optimizer.state_dict(), "step": 1}
+    copied = snapshot(state)
+    before = {name: value.clone() for name, value in state["method"].items()}
+    moment = state["optimizer"]["state"][0]["exp_avg"].clone()
+    optimizer.step()
+    assert not torch.equal(state["method"]["0.weight"], before["0.weight"])
+    for name, value in copied["method"].items():
+        assert torch.equal(value, before[name])
+        assert value.stride() == before[name].stride()
+        assert not value.requires_grad
+    assert torch.equal(copied["optimizer"]["state"][0]["exp_avg"], moment)
+    assert copied["method"]._metadata == state["method"]._metadata
+    assert copied["step"] == 1
+
+
+@pytest.fixture
+def slow_disk(monkeypatch):
+    """Let every write wait until it is allowed."""
+    allowed = threading.Semaphore(0)
+    original = checkpoint.save
+
+    def wait(*arguments):
+        allowed.acquire()
+        original(*arguments)
+
+    monkeypatch.setattr(checkpoint, "save", wait)
+    return allowed
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, slow_disk):
+    writer = Writer()
+    writer.start(tmp_path / "last.pt", {"step": 1})
+    assert writer.busy
+    writer.check()
+    assert list(tmp_path.iterdir()) == []
+    slow_disk.release()
+    writer.wait()
+    assert not writer.busy
+    assert load(tmp_path / "last.pt")["step"] == 1
+    writer.close()
+    assert not any("smi-checkpoint" in thread.name for thread in threading.enumerate())
+
+
+def test_one_checkpoint_is_written_at_a_time(tmp_path, slow_disk):
+    writer = Writer()
+    writer.start(tmp_path / "last.pt", {"step": 1})
+    threading.Timer(0.1, slow_disk.release).start()
+    writer.start(tmp_path / "last.pt", {"step": 2})  # waits for the first
+    assert load(tmp_path / "last.pt")["step"] == 1
+    slow_disk.release()
+    writer.wait()
+    assert load(tmp_path / "last.pt")["step"] == 2
+    writer.close()
+
+
+def test_the_error_of_a_write_is_raised_by_the_next_call(tmp_path):
+    writer = Writer()
+    writer.start(tmp_path / "absent" / "last.pt", {"step": 1})
+    with pytest.raises((OSError, RuntimeError), match="absent"):
+        writer.wait()
+    with pytest.raises((OSError, RuntimeError), match="absent"):
+        writer.check()
+    writer.close()
+
+
+def test_a_snapshot_of_a_gpu_waits_once_for_all_copies(monkeypatch):
+    """The copies go to pinned memory and are not waited for one by one."""
+    calls = []
+    stream = type("Stream", (), {"synchronize": lambda self: calls.append("synchronize")})
+    monkeypatch.setattr(torch.cuda, "current_stream", stream)
+    empty_like = torch.empty_like
+
+    def recorded(value, **options):
+        calls.append(options["pin_memory"])
+        return empty_like(value, **options | {"pin_memory": False})
+
+    monkeypatch.setattr(torch, "empty_like", recorded)
+    with FakeTensorMode():
+        weights = torch.empty(2, 3, 4, 4, device="cuda").to(memory_format=torch.channels_last)
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        copied = snapshot({"weights": weights, "lists": [weights, 1], "host": torch.ones(1)})
+    assert calls == [True, True, False, "synchronize"]
+    assert copied["weights"].device.type == copied["lists"][0].device.type == "cpu"
+    assert copied["weights"].stride() == weights.stride()

@@ -67,3 +67,16 @@ class Slow(Agreement):
         with torch.no_grad():
             for slow, fast in zip(self.slow.parameters(), self.encoder.parameters(), strict=True):
                 slow.lerp_(fast, 0.1)
+
+
+class Large(Agreement):
+    """Run out of memory if more than `most` images are on a device at once."""
+
+    def __init__(self, encoder, *, most: int = 16):
+        super().__init__(encoder)
+        self.most = most
+
+    def forward(self, views, batch):
+        if len(views[0]) > self.most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return super().forward(views, batch)

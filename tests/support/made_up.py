@@ -13,7 +13,16 @@ LOG_INTERVAL = 10  # steps
 
 
 def write_run(
-    folder, method="SMI", *, data="digits", weight=0.01, epochs=3, seed=0, level=1.0, ratio=True
+    folder,
+    method="SMI",
+    *,
+    data="digits",
+    weight=0.01,
+    epochs=3,
+    seed=0,
+    level=1.0,
+    ratio=True,
+    published=None,
 ):
     """Write a finished run whose logged numbers are drawn around `level` from the seed."""
     folder.mkdir(parents=True)
@@ -27,6 +36,8 @@ def write_run(
         "batch_size": 32,
         "seed": seed,
     }
+    if published is not None:  # earlier versions do not write it
+        config["published"] = published
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     about = {"feature_dim": 64, "status": "finished", "policy": "digits"}
     (folder / "run.json").write_text(json.dumps(about))

@@ -29,7 +29,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "queue_size": 16,
         "queue_from_epoch": 1,
     },
-    "DINO": {"widths": (12, 12, 6), "num_outputs": 20, "crops": 3},
+    # The small weights at DINO's start suit wide heads, or heads with batch norms.
+    "DINO": {"widths": (12, 12, 6), "norm": True, "num_outputs": 20, "crops": 3},
     "PIRL": {"dim": 6, "num_negatives": 30},
 }
 NAMES = list(METHOD_NAMES)

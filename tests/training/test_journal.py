@@ -17,6 +17,7 @@ from smi.training import journal as module
 from smi.training.bar import Length
 from smi.training.journal import Journal
 from smi.training.run_facts import health_context
+from smi.training.signals import Stop
 
 CONFIG = resolve("digits", {"epochs": 2})
 FACTS = Facts(
@@ -235,3 +236,67 @@ def test_other_ranks_write_nothing(run, monkeypatch, capsys):
     journal.close()
     assert not (run.folder / "metrics.jsonl").exists()
     assert capsys.readouterr() == ("", "")
+
+
+def test_pending_values_of_a_checkpoint_move_to_the_device(run):
+    journal = Journal(
+        run, LENGTH, log_every=4, device=torch.device("meta"), pending={"loss": torch.ones(2)}
+    )
+    journal.close()
+    assert [value.device.type for value in journal._pending["loss"]] == ["meta", "meta"]
+
+
+def test_a_signal_in_another_process_stops_this_one_at_the_next_line(run, monkeypatch):
+    def mean_with_a_stopped_process(values):
+        values = values.clone()
+        values[-1] = 0.5
+        return values
+
+    monkeypatch.setattr(module, "all_mean", mean_with_a_stopped_process)
+    journal = open_journal(run)
+    stop = Stop()
+    journal.agree_on(stop)
+    record(journal, 1.0, 2.0, 3.0)
+    assert not stop.requested
+    record(journal, 4.0)
+    journal.close()
+    assert stop.requested
+    assert run.metrics()[-1]["per_step"]["loss"] == [1.0, 2.0, 3.0, 4.0]
+
+
+# ---------------------------------------------------------------------------------------- float16
+
+
+def test_steps_that_overflow_are_counted_and_left_out(run):
+    journal = open_journal(run, log_every=3)
+    for loss, skipped in ((math.inf, True), (4.0, False), (math.nan, True)):
+        out = output(alignment=loss)
+        norm = torch.tensor(math.nan if skipped else 1.0)
+        journal.record(journal.done + 1, out, norm, lr=0.1, skipped=skipped, scale=lambda: 512.0)
+        journal.check_finite()
+    journal.close()
+    (line,) = run.metrics()
+    assert (line["loss"], line["scale"], line["skipped"]) == (4.0, 512.0, 2)
+    assert line["per_step"] == {"loss": [4.0], "gradient_norm": [1.0]}
+
+
+def test_a_line_without_a_step_that_was_taken_has_no_loss(run):
+    journal = open_journal(run, log_every=1)
+    out = output(alignment=math.nan)
+    journal.record(1, out, torch.tensor(math.nan), lr=0.1, skipped=True, scale=lambda: 2.0)
+    journal.record(2, output(alignment=1.0), torch.tensor(1.0), lr=0.1, scale=lambda: 2.0)
+    journal.close()
+    first, second = run.lines()
+    assert (first["step"], first["skipped"], first["scale"]) == (1, 1, 2.0)
+    assert "loss" not in first
+    assert (second["skipped"], second["loss"]) == (0, 1.0)
+
+
+def test_the_number_of_steps_that_overflowed_is_in_a_checkpoint(run):
+    journal = open_journal(run, log_every=3)
+    nan = torch.tensor(math.nan)
+    journal.record(1, output(alignment=1.0), nan, lr=0.1, skipped=True, scale=lambda: 2.0)
+    pending = journal.state()["pending"]
+    journal.close()
+    assert pending.keys() == {"skipped"}
+    assert pending["skipped"].tolist() == [1.0]

@@ -194,18 +194,14 @@ def test_a_folder_of_images_needs_no_other_flag(tmp_path):
     assert (tmp_path / "a" / "bad-files.txt").read_text().startswith("broken.jpg\t")
 
 
+TWO_PROCESSES = [
+    sys.executable,
+    *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "smi"),
+]
+
+
 def test_two_processes_train_together(tmp_path, smi_here):
-    program = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "smi",
-    ]
-    result = command(*digits(tmp_path / "a", "--epochs", "1", *WIDTHS), program=program)
+    result = command(*digits(tmp_path / "a", "--epochs", "1", *WIDTHS), program=TWO_PROCESSES)
     assert result.returncode == 0, result.stderr
     assert "64 (32 on each of 2 devices)" in result.stdout
     assert result.stdout.count("epoch 1/1") == 1

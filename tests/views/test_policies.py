@@ -13,6 +13,23 @@ TABLE = {
         (224, (0.08, 1), 0.5, (0.4, 0.4, 0.2, 0.1), 0.8, 0.2, 1.0, 23, 0),
         (224, (0.08, 1), 0.5, (0.4, 0.4, 0.2, 0.1), 0.8, 0.2, 0.1, 23, 1.0),
     ],
+    "byol": [
+        (224, (0.08, 1), 0.5, (0.4, 0.4, 0.2, 0.1), 0.8, 0.2, 1.0, 23, 0),
+        (224, (0.08, 1), 0.5, (0.4, 0.4, 0.2, 0.1), 0.8, 0.2, 0.1, 23, 0.2),
+    ],
+    "simclr": [(224, (0.08, 1), 0.5, (0.8, 0.8, 0.8, 0.2), 0.8, 0.2, 0.5, 23, 0)] * 2,
+    "mocov1": [(224, (0.2, 1), 0.5, (0.4, 0.4, 0.4, 0.4), 1.0, 0.2, 0, 23, 0)] * 2,
+    "mocov2": [(224, (0.2, 1), 0.5, (0.4, 0.4, 0.4, 0.1), 0.8, 0.2, 0.5, 23, 0)] * 2,
+    "swav": [(224, (0.08, 1), 0.5, (0.8, 0.8, 0.8, 0.2), 0.8, 0.2, 0.5, 23, 0)] * 2,
+    "dino": [
+        (224, (0.14, 1), 0.5, (0.4, 0.4, 0.2, 0.1), 0.8, 0.2, 1.0, 23, 0),
+        (224, (0.14, 1), 0.5, (0.4, 0.4, 0.2, 0.1), 0.8, 0.2, 0.1, 23, 0.2),
+    ],
+    "dinovit": [
+        (224, (0.4, 1), 0.5, (0.4, 0.4, 0.2, 0.1), 0.8, 0.2, 1.0, 23, 0),
+        (224, (0.4, 1), 0.5, (0.4, 0.4, 0.2, 0.1), 0.8, 0.2, 0.1, 23, 0.2),
+    ],
+    "pirl": [(224, (0.08, 1), 0.5, (0.4, 0.4, 0.4, 0.2), 1.0, 0.2, 0, 23, 0)] * 2,
     "digits": [(8, (0.64, 1), 0, (0.4, 0.4, 0, 0), 0.8, 0, 0, 1, 0)] * 2,
 }
 
@@ -58,6 +75,28 @@ def test_multicrop():
         14,
         14,
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "large", "small"),
+    [
+        ("swav", (0.14, 1.0), (0.05, 0.14)),
+        ("dino", (0.14, 1.0), (0.05, 0.14)),
+        ("dinovit", (0.4, 1.0), (0.05, 0.4)),
+    ],
+)
+def test_small_views_as_their_authors_make_them(name, large, small):
+    views = policy(f"{name}-multicrop").views
+    assert [view.size for view in views] == [224, 224, *[96] * 6]
+    assert [view.scale for view in views] == [large, large, *[small] * 6]
+    assert all((view.blur_p, view.solarize_p) == (0.5, 0) for view in views[2:])
+    assert {view.interpolation for view in views} == {policy(name).views[0].interpolation}
+
+
+def test_crops_of_authors_who_interpolate_by_cubics():
+    cubic = [name for name in RECIPES if policy(name).views[0].interpolation == "bicubic"]
+    assert cubic == ["byol", "simclr", "dino", "dinovit"]
+    assert policy("swav").std == (0.228, 0.224, 0.225)
 
 
 def test_jigsaw():

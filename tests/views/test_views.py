@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from smi.data import Batches, load
+from smi.data import Batches, Pictures, load
 from smi.views import RECIPES, Policy, View, Views, compiled, policy
 from support.cases import pictures
 
@@ -15,7 +15,48 @@ def test_every_policy_gives_its_views(name):
     views = Views(chosen)(pictures(3, 32, 32), torch.Generator().manual_seed(0))
     sizes = [view.size for view in chosen.views for _ in range(view.grid**2)]
     assert [list(x.shape) for x in views] == [[3, 3, size, size] for size in sizes]
-    assert all(x.dtype == torch.float32 and x.isfinite().all() and x.is_contiguous() for x in views)
+    for x in views:
+        assert x.dtype == torch.float32
+        assert x.isfinite().all()
+        assert x.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("flag", [None, False])
+@pytest.mark.parametrize("name", ["imagenette", "cifar10-multicrop", "cifar10-jigsaw"])
+def test_buffers_are_filled_with_the_same_views(flag, name):
+    chosen = policy(name, size=32)
+    views = Views(chosen, compiled=flag)
+    images = Pictures.join([pictures(1, *shape)[0] for shape in [(40, 48), (40, 40), (64, 40)]])
+    expected = views(images, torch.Generator().manual_seed(1))
+    floats = views.buffers(3)
+    views.fill(floats, images, torch.Generator().manual_seed(1))
+    assert all(torch.equal(a, b) for a, b in zip(floats, expected, strict=True))
+    levels = views.buffers(3, torch.uint8)
+    views.fill(levels, images, torch.Generator().manual_seed(1))
+    std = torch.tensor(chosen.std)[:, None, None]
+    for pixels, x, y in zip(levels, views.normalise(levels), expected, strict=True):
+        assert pixels.dtype == torch.uint8
+        assert pixels.is_contiguous(memory_format=torch.channels_last)
+        assert x.is_contiguous(memory_format=torch.channels_last)
+        assert ((x - y) * std * 255).abs().max() < 0.501  # rounded to whole grey levels
+
+
+def test_a_kernel_is_reported():
+    assert not Views(policy("cifar10"), compiled=False).has_kernel
+    views = Views(policy("cifar10"))
+    assert views.has_kernel == (views.backend == "compiled")
+
+
+def test_normalising_needs_no_value_from_the_device():
+    from torch._subclasses import FakeTensorMode
+
+    views = Views(policy("cifar10"), compiled=False)
+    with FakeTensorMode(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("smi.views.normalisation.upload", lambda tensor, device: tensor.to(device))
+        pixels = torch.empty(4, 3, 8, 8, dtype=torch.uint8, device="cuda")
+        (x,) = views.normalise([pixels])
+        assert (x.device.type, x.dtype) == ("cuda", torch.float32)
+        assert x.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_a_batch_from_the_store_always_gives_the_same_views():

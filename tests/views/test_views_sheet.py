@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from smi.cli import main
 from smi.device import Runtime
+from smi.views.png import draw_tile
 from smi.views.views_sheet import write_sheet
 
 
@@ -101,3 +103,11 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(run, tmp_path, folder, argume
     assert len(errors.splitlines()) == 1
     assert message in errors
     assert not (tmp_path / "views.png").exists()
+
+
+def test_an_image_that_is_not_square_keeps_its_shape():
+    tile = np.asarray(draw_tile(torch.zeros(3, 10, 20, dtype=torch.uint8), 40))
+    assert tile.shape == (40, 40, 3)
+    assert tile[10:30].max() == 0
+    assert tile[:10].min() == tile[30:].min() == 255
+    assert np.asarray(draw_tile(torch.zeros(3, 8, 8, dtype=torch.uint8), 24)).max() == 0

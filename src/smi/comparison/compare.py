@@ -1,4 +1,4 @@
-"""Compare several methods under the same conditions.
+"""Compare several methods under the same conditions, or each as its authors publish it.
 
 comparison = compare(["SMI", "BarlowTwins"], recipe="cifar10-small", out="runs/lambda")
 print(comparison.text())
@@ -114,6 +114,7 @@ def compare(
     data: str | Path | None = None,
     seeds: int = 3,
     sweep: str | None = None,
+    published: bool = False,
     protocols: Sequence[str] | None = None,
     tables: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
@@ -135,6 +136,7 @@ def compare(
     recipe, data: a recipe, a dataset or an image folder, as `pretrain` takes them.
     seeds: the number of seeds, counted from 0.
     sweep: "setting=value,value,…"; methods without this setting are run once.
+    published: train each method as its authors do, instead of all methods alike.
     protocols: how each run is evaluated, as `evaluate` takes them.
     tables: the folder of tables and figure; None is `out`. Several comparisons may share runs.
     overrides: settings of every run, for example {"epochs": 100}.
@@ -151,6 +153,8 @@ def compare(
         settings = dict(overrides or {})
         if data is not None:
             settings["data"] = absolute_source(data)
+        if published:
+            settings["published"] = True
         if recipe is None:
             recipe, chosen = choose_recipe_for(
                 settings, runtime.root, choose_device(runtime.device)
@@ -206,7 +210,7 @@ def _check(
 
 def _check_grid(grid: Grid, runtime: Runtime) -> None:
     """Refuse wrong images, labels, networks or existing runs before the first run starts."""
-    num_images = _check_images(grid.runs[0], runtime)
+    num_images = _check_images(grid, runtime)
     for run in grid.runs:
         check_same(run, num_images)
     for run in grid.runs:
@@ -214,9 +218,9 @@ def _check_grid(grid: Grid, runtime: Runtime) -> None:
             build_method(run.config, num_images)
 
 
-def _check_images(run: GridRun, runtime: Runtime) -> int:
+def _check_images(grid: Grid, runtime: Runtime) -> int:
     """Return the number of training images, refusing images that methods cannot be compared on."""
-    config = run.config
+    config = grid.runs[0].config
     source = config.data.source
     probing = dataclasses.replace(config, log=dataclasses.replace(config.log, probe_every=1.0))
     images = Images.open(probing, root=runtime.root, num_workers=runtime.num_workers)
@@ -231,7 +235,8 @@ def _check_images(run: GridRun, runtime: Runtime) -> int:
                 f"methods are compared by how well they separate classes, but {source} has only "
                 "one class"
             )
-        Batches(images.pretrain, config.batch_size, seed=0)  # refuses a batch that is too large
+        for batch_size in {run.config.batch_size for run in grid.runs}:
+            Batches(images.pretrain, batch_size, seed=0)  # refuses a batch that is too large
         return len(images.pretrain)
     finally:
         images.close()
@@ -261,6 +266,7 @@ class ComparisonRunner:
         self.device = choose_device(runtime.device)
         self.about = {
             "recipe": recipe,
+            "published": grid.runs[0].config.published,
             "smi": __version__,
             "device": describe_device(self.device),
             "versions": versions(),

@@ -28,6 +28,14 @@ from smi.terminal import printable
 
 Column = tuple[str, str]  # the stamp of a protocol, and the name of one of its scores
 
+IDENTICAL_NOTE = (
+    "identical: one recipe for all methods, so the same optimizer, learning rate, augmentation, "
+    "batch size and epochs; a method keeps the number and kind of its views (multi-crop, patches)"
+)
+PUBLISHED_NOTE = (
+    "published: each method as its authors train it, so optimizers, learning rates, views, batch "
+    "sizes and epochs differ; seeds do not make runs alike"
+)
 COST_NOTE = (
     "ms/step: the median over logged lines and seeds. "
     "loss: the share of a step, forward and backward, that is not spent in networks. "
@@ -103,6 +111,7 @@ class TrainedRun:
     peak_mb: float | None = None
     device: str = ""
     steps: int = 0
+    halved: str = ""  # says that the requested batch did not fit
 
     @classmethod
     def read(
@@ -119,6 +128,7 @@ class TrainedRun:
             return cls(seed, str(folder), command, failed=failed)
         run = Run(folder)
         batch_size = run.config["batch_size"]
+        requested = run.facts.requested_batch_size or batch_size
         lines = run.metrics()
         timings = [line["timing"] for line in lines if "timing" in line]
         times = [1e3 * batch_size / timing["images_per_second"] for timing in timings]
@@ -132,6 +142,9 @@ class TrainedRun:
             peak_mb=max((timing["peak_memory_mb"] for timing in timings), default=None),
             device=str(run.facts.device or ""),
             steps=lines[-1]["step"] if lines else 0,
+            halved=f"a batch of {batch_size}, because {requested} did not fit"
+            if requested != batch_size
+            else "",
         )
 
     def plain(self) -> dict[str, Any]:
@@ -235,6 +248,11 @@ class Comparison:
         return firsts
 
     @property
+    def published(self) -> bool:
+        """Return whether each method was trained as its authors do, not all of them alike."""
+        return bool(self.about.get("published", False))  # earlier versions do not have the key
+
+    @property
     def columns(self) -> list[Column]:
         """Return all scores of all protocols."""
         return [
@@ -305,7 +323,7 @@ class Comparison:
                 [row.name, *(_score_cell(self.score(row, c)) for c in self.columns), *row.costs]
                 for row in self.rows
             ],
-            title=f"Mean{interval_title} over {seeds}",
+            title=f"Mean{interval_title} over {seeds}{', as published' if self.published else ''}",
         )
         if len(self.rows) < 2 or not names:
             return [scores]
@@ -325,7 +343,8 @@ class Comparison:
             f"{r.protocol['name']} on {r.protocol['data']}, stamp {stamp}: {r.sentence}"
             for stamp, r in self.protocols.items()
         ]
-        return [printable(line) for line in (*protocols, COST_NOTE, *self._caveats())]
+        settings = PUBLISHED_NOTE if self.published else IDENTICAL_NOTE
+        return [printable(line) for line in (settings, *protocols, COST_NOTE, *self._caveats())]
 
     def plain(self) -> dict[str, Any]:
         """Return everything as plain values, for comparison.json."""
@@ -350,6 +369,10 @@ class Comparison:
             yield "one seed: there are no intervals, and a difference may be due to chance"
         for name, run in self.failed:
             yield f"failed: {name}, seed {run.seed}: {run.failed}"
+        for row in self.rows:
+            for run in row.runs:
+                if run.halved:
+                    yield f"not identical: {row.name}, seed {run.seed}, has {run.halved}"
         stamps_by_kind: dict[str, list[str]] = {}
         for stamp, result in self.protocols.items():
             stamps_by_kind.setdefault(result.protocol["name"], []).append(stamp)

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from smi.config.coerce import check_names, to_dataclass, to_mapping, to_named, to_text, to_type
+from smi.config.published import apply_published
 from smi.config.schema import RECIPES, SHORT, Config, read_text
 from smi.errors import UserError
 from smi.methods import find_method, name_of, settings_of
@@ -24,10 +25,12 @@ from smi.views import RECIPES as POLICIES
 def resolve(recipe: str | Path, overrides: Mapping[str, Any] | None = None) -> Config:
     """Resolve a recipe with overrides to a complete, validated configuration.
 
-    A method or an encoder other than the recipe's starts from its own defaults.
+    A method or an encoder other than the recipe's starts from its own defaults. With `published`,
+    the recipe's section `as_published` for the method comes before the overrides.
     """
     raw = read_recipe(recipe)
     overrides = {SHORT.get(key, key): value for key, value in (overrides or {}).items()}
+    raw = apply_published(raw, overrides, recipe)
     methods = to_mapping(raw.get("methods") or {}, "methods")
     for key in [key for key in overrides if key.startswith("methods.")]:
         _put({"methods": methods}, key, overrides.pop(key))
@@ -111,7 +114,10 @@ def _check_numbers(config: Config) -> None:
         "log.every": config.log.every,
         "log.save_every": config.log.save_every,
         "log.probe_images": config.log.probe_images,
+        "accumulate": config.accumulate,
     }
+    if config.optimizer.clip is not None:
+        positive["optimizer.clip"] = config.optimizer.clip
     for name, value in positive.items():
         if value <= 0:
             raise UserError(f"{name} must be above 0, not {value}")
@@ -119,7 +125,10 @@ def _check_numbers(config: Config) -> None:
         "optimizer.weight_decay": config.optimizer.weight_decay,
         "optimizer.warmup_epochs": config.optimizer.warmup_epochs,
         "optimizer.final_lr": config.optimizer.final_lr,
+        "optimizer.final_weight_decay": config.optimizer.final_weight_decay or 0,
         "optimizer.lr_vectors": config.optimizer.lr_vectors or 0,
+        "data.cache_gb": config.data.cache_gb,
+        "log.keep_every": config.log.keep_every,
         "log.probe_every": config.log.probe_every,
     }
     for name, value in not_negative.items():

@@ -17,22 +17,25 @@ class Data:
     resolution: int | None = None  # pixels per side to store; None: their own, 256 for files
     images: int | None = None  # train on this many, drawn from the seed; None: all
     validation: float = 0.0  # share of the training images held out; probes use it, not val
+    keep: Literal["aspect", "square"] = "aspect"  # of an image in a file: all, or its centre
+    cache_gb: float = 50.0  # decoded images above this size are not stored, but decoded each time
 
 
 @dataclass(frozen=True)
 class Views:
     """Choose the augmentations."""
 
-    policy: str  # cifar10, cifar100, imagenette, imagewoof, imagenet or digits
+    policy: str  # that of a recipe (cifar10, imagenet, …) or of authors (byol, simclr, swav, …)
     size: int  # pixels per side
     solarize_p: tuple[float, float] | None = None  # of both views; None: as in the policy
+    interpolation: Literal["bilinear", "bicubic"] | None = None  # None: as in the policy
 
 
 @dataclass(frozen=True)
 class Optimizer:
     """Choose the optimizer and the learning rate."""
 
-    name: Literal["AdamW", "LARS", "SGD"]
+    name: Literal["AdamW", "LARS", "LARC", "SGD"]
     lr: float
     weight_decay: float
     scale_lr: bool = False  # multiply learning rates by batch_size / 256
@@ -41,6 +44,10 @@ class Optimizer:
     warmup_epochs: float = 0.0
     schedule: Literal["cosine", "step", "constant"] | None = None  # None: the method's own
     final_lr: float = 0.0  # end of the cosine, as a share of the peak
+    constant_lr: tuple[str, ...] | None = None  # parts of the method without a schedule
+    decay_vectors: bool = False  # weight decay, and LARS' or LARC's factor, for vectors too
+    final_weight_decay: float | None = None  # end of a cosine; None: weight decay is constant
+    clip: float | None = None  # longest gradient of each parameter; None: not clipped
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,7 @@ class Log:
     probe_every: float = 1.0  # epochs between two probes; 0: never
     save_every: float = 1.0  # epochs between two checkpoints
     probe_images: int = 10_000  # at most, of training images and of held-out images
+    keep_every: float = 0.0  # epochs between two checkpoints that are kept; 0: only the last
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,11 @@ class Config:
     epochs: int
     batch_size: int  # on all devices together
     seed: int = 0
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 where a GPU has it
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: bfloat16 on GPUs
+    accumulate: int = 1  # parts of a batch that pass through the network one after another
+    checkpoint_activations: bool = False  # compute activations twice instead of keeping them
+    sync_batch_norm: bool | None = None  # between GPUs; None: as the authors of the method
+    published: bool = False  # the optimizer, views and settings that the method's authors publish
     log: Log = field(default_factory=Log)
     # Settings that the recipe gives to each method, if that method is chosen.
     methods: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 store = load("cifar10")                      # or a folder of images; `smi data NAME` downloads
 for batch in Batches(store, 256, seed=0).starting_at(step):
-    batch.images                             # uint8 [N, 3, S, S]; never a label
+    batch.images                             # uint8 [N, 3, S, S] or Pictures; never a label
 """
 
 from importlib import import_module
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from smi.data.batches import Batch as Batch
     from smi.data.batches import Batches as Batches
     from smi.data.decoder import BadFile as BadFile
+    from smi.data.pictures import Pictures as Pictures
     from smi.data.sources import DATASET_NAMES as DATASET_NAMES
     from smi.data.store import Store as Store
     from smi.data.store import load as load
@@ -23,12 +24,13 @@ _MODULES = {
     "Batch": "batches",
     "Batches": "batches",
     "DATASET_NAMES": "sources",
+    "Pictures": "pictures",
     "Store": "store",
     "load": "store",
     "write_bad": "store",
 }
 
-__all__ = ["DATASET_NAMES", "BadFile", "Batch", "Batches", "Store", "load", "write_bad"]
+__all__ = ["DATASET_NAMES", "BadFile", "Batch", "Batches", "Pictures", "Store", "load", "write_bad"]
 
 
 def __getattr__(name: str) -> Any:

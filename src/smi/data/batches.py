@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from smi.data.pictures import Pictures
 from smi.data.store import Reading, Store
+from smi.device import upload
 from smi.errors import UserError
 from smi.seeds import derive, permutation
 
@@ -26,7 +28,7 @@ NUM_BATCHES_AHEAD = 2  # batches that are read while one is used
 class Batch:
     """Hold images and their indices. Labels are left out on purpose."""
 
-    images: Tensor  # uint8 [N, 3, S, S]
+    images: Tensor | Pictures  # uint8 [N, 3, S, S], or images of different shapes
     index: Tensor  # int64 [N], into the store
     seed: int  # for the random draws of this batch, such as its views
 
@@ -38,8 +40,12 @@ class Batch:
         """Return the batch with its tensors on another device."""
         return replace(
             self,
-            images=self.images.to(device, non_blocking=True),
-            index=self.index.to(device, non_blocking=True),
+            images=(
+                self.images.to(device)
+                if isinstance(self.images, Pictures)
+                else upload(self.images, device)
+            ),
+            index=upload(self.index, device),
         )
 
 

@@ -1,11 +1,14 @@
-"""Decode images once, into a memory-mapped file of uint8 [n, 3, S, S] per folder, split and size.
+"""Decode images once, into a memory-mapped file of bytes per folder, split, size and shape.
 
-    <cache>/<name>/<key>/images.u8      one row per file; the rows of bad files stay empty
+    <cache>/<name>/<key>/images.u8      the bytes [3, h, w] of all images
+    <cache>/<name>/<key>/images.npy     int64 [n, 3]: start, h and w of each, if shapes differ
     <cache>/<name>/<key>/files.json     the rows of bad files, with the reasons
 
-`name` stands for the folder, the split and S. `key` is a hash of the path, size and modification
-time of every file, so a changed file changes the key, and the new cache replaces the old one.
-A cache is built under a lock and a temporary name, and renamed when all of it is on the disk.
+`name` stands for the folder, the split, S and `keep`. `key` is a hash of the path, size and
+modification time of every file, so a changed file changes the key, and the new cache replaces the
+old one. A cache is built under a lock and a temporary name, and renamed when all of it is on the
+disk. Squares are stored in the order of files, with empty rows for bad files; images of different
+shapes in the order in which they are decoded.
 """
 
 import contextlib
@@ -16,8 +19,10 @@ import os
 import re
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from threading import Event, Thread
@@ -25,6 +30,7 @@ from threading import Event, Thread
 import numpy as np
 from numpy.typing import NDArray
 
+from smi.data.decoder import Keep, stored_size
 from smi.data.decoder_pool import FILES_PER_CHUNK, Decoders, Job, Reply, num_cores
 from smi.data.folders import FileSet
 from smi.errors import UserError
@@ -34,32 +40,90 @@ from smi.terminal import Progress, announce
 DECODING_VERSION = 1  # raise it when decoding gives other pixels: every cache is then rebuilt
 FILE_RESOLUTION = 256  # default size of images from files: a margin around the usual crop of 224
 MAX_CACHE_BYTES = 50 * 10**9
+NUM_SAMPLED_HEADERS = 1000  # files whose headers are read to estimate the size of a cache
+IMAGES = "images.u8"
+TABLE = "images.npy"
 
 
-def cache_bytes(num_files: int, resolution: int) -> int:
-    """Return the size of a cache."""
-    return num_files * 3 * resolution**2
+@dataclass(frozen=True)
+class Cache:
+    """Hold decoded images: row i has the bytes [3, h, w] from start[i] on, where shape[i] = h, w.
+
+    bad: the reasons why files cannot be read, by row.
+    """
+
+    pixels: NDArray[np.uint8]  # [total bytes], memory-mapped
+    start: NDArray[np.int64]  # [n]
+    shape: NDArray[np.int64]  # [n, 2]
+    bad: dict[int, str]
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def image(self, row: int) -> NDArray[np.uint8]:
+        """Return one image [3, h, w] without a copy."""
+        height, width = self.shape[row]
+        start = self.start[row]
+        return self.pixels[start : start + 3 * height * width].reshape(3, height, width)
+
+
+def cache_bytes(files: FileSet, resolution: int, keep: Keep) -> int:
+    """Return the size of a cache: of squares exactly, of other shapes an estimate.
+
+    The estimate is the mean size of files at even distances, from their headers.
+    """
+    if keep == "square":
+        return len(files) * 3 * resolution**2
+    step = math.ceil(len(files) / NUM_SAMPLED_HEADERS)
+    sizes = [
+        _stored_bytes(f"{files.root}/{entry.path}", resolution) for entry in files.entries[::step]
+    ]
+    return round(len(files) * sum(sizes) / len(sizes))
+
+
+def _stored_bytes(path: str, resolution: int) -> int:
+    """Return the size of a decoded file from its header; an unreadable file needs no space."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about enormous images, which are refused later
+        try:
+            width, height = stored_size(path, resolution, "aspect")
+        except Exception:  # a damaged file can raise anything
+            return 0
+    return 3 * width * height
 
 
 def is_cached(
-    files: FileSet, resolution: int, cache: Path, max_cache_bytes: int = MAX_CACHE_BYTES
+    files: FileSet,
+    resolution: int,
+    cache: Path,
+    *,
+    keep: Keep = "aspect",
+    max_cache_bytes: int = MAX_CACHE_BYTES,
 ) -> bool:
     """Return whether files are decoded once, into a cache, or each time they are read.
 
     A cache that exists or is being built is used even if the disk is nearly full.
     """
-    size = cache_bytes(len(files), resolution)
-    return size <= max_cache_bytes and (
-        size <= free_bytes(cache) / 2 or cache_folder(files, resolution, cache).parent.is_dir()
-    )
+    if len(files) * 3 * resolution**2 > max_cache_bytes:  # no image is smaller than a square
+        return False
+    folder = cache_folder(files, resolution, cache, keep)
+    with contextlib.suppress(OSError):
+        return (folder / IMAGES).stat().st_size <= max_cache_bytes
+    size = cache_bytes(files, resolution, keep)
+    return size <= max_cache_bytes and (size <= free_bytes(cache) / 2 or folder.parent.is_dir())
 
 
 def open_cache(
-    files: FileSet, resolution: int, cache: Path, num_workers: int | None = None
-) -> tuple[NDArray[np.uint8], dict[int, str]]:
-    """Return the images [n, 3, S, S] and the reasons of bad rows; build a missing cache first."""
-    folder = cache_folder(files, resolution, cache)
-    contents = _read(folder, len(files), resolution)
+    files: FileSet,
+    resolution: int,
+    cache: Path,
+    *,
+    keep: Keep = "aspect",
+    num_workers: int | None = None,
+) -> Cache:
+    """Return the decoded images; build a missing cache first."""
+    folder = cache_folder(files, resolution, cache, keep)
+    contents = _read(folder, len(files), resolution, keep)
     if contents is not None:  # complete: no lock is needed, and the disk may be read-only
         return contents
     parent = folder.parent
@@ -68,43 +132,49 @@ def open_cache(
         disk_errors(f"caching {files.root} in {cache}"),
         lock(cache / f"{parent.name}.lock", waiting),
     ):
-        contents = _read(folder, len(files), resolution)
+        contents = _read(folder, len(files), resolution, keep)
         if contents is None:
             # Remove the cache of a former state of the files, and the rest of a killed build.
             shutil.rmtree(parent, ignore_errors=True)
-            _build(files, resolution, folder, num_workers or num_cores())
-            contents = _read(folder, len(files), resolution)
+            _build(files, resolution, folder, keep, num_workers or num_cores(alone=True))
+            contents = _read(folder, len(files), resolution, keep)
     if contents is None:
         raise UserError(f"the cache {folder} cannot be read: remove it, and it will be rebuilt")
     return contents
 
 
-def _read(
-    folder: Path, num_files: int, resolution: int
-) -> tuple[NDArray[np.uint8], dict[int, str]] | None:
+def _read(folder: Path, num_files: int, resolution: int, keep: Keep) -> Cache | None:
     """Open a complete cache; return None if it is missing or damaged."""
     try:
         bad = json.loads((folder / "files.json").read_text())["bad"]
-        images = np.memmap(
-            folder / "images.u8",
-            dtype=np.uint8,
-            mode="c",
-            shape=(num_files, 3, resolution, resolution),
+        if keep == "square":
+            start = np.arange(num_files, dtype=np.int64) * 3 * resolution**2
+            shape = np.full((num_files, 2), resolution, dtype=np.int64)
+        else:
+            table = np.load(folder / TABLE)
+            start = np.ascontiguousarray(table[:, 0])
+            shape = np.ascontiguousarray(table[:, 1:])
+        size = int((start + 3 * shape.prod(1)).max())
+        pixels = (
+            np.memmap(folder / IMAGES, dtype=np.uint8, mode="c", shape=(size,))
+            if size > 0
+            else np.empty(0, dtype=np.uint8)  # all files are bad: an empty file cannot be mapped
         )
-        return images, {int(row): str(reason) for row, reason in bad.items()}
-    except (OSError, ValueError, KeyError, AttributeError):
+        return Cache(pixels, start, shape, {int(row): str(why) for row, why in bad.items()})
+    except (OSError, EOFError, ValueError, KeyError, IndexError, AttributeError):
         return None
 
 
-def cache_folder(files: FileSet, resolution: int, cache: Path) -> Path:
+def cache_folder(files: FileSet, resolution: int, cache: Path, keep: Keep) -> Path:
     """Return the folder of the cache of these files, whether it exists or not."""
-    return cache / _cache_name(files, resolution) / _cache_key(files, resolution)
+    return cache / _cache_name(files, resolution, keep) / _cache_key(files, resolution)
 
 
-def _cache_name(files: FileSet, resolution: int) -> str:
+def _cache_name(files: FileSet, resolution: int, keep: Keep) -> str:
     split = "val" if files.split == "val" else "train"
     digest = hashlib.sha256(os.fsencode(f"{files.root.resolve()}\0{split}")).hexdigest()[:12]
-    return f"{re.sub(r'[^A-Za-z0-9._-]', '_', files.name)}-{split}-{resolution}-{digest}"
+    size = f"{resolution}-aspect" if keep == "aspect" else f"{resolution}"
+    return f"{re.sub(r'[^A-Za-z0-9._-]', '_', files.name)}-{split}-{size}-{digest}"
 
 
 def _cache_key(files: FileSet, resolution: int) -> str:
@@ -114,24 +184,37 @@ def _cache_key(files: FileSet, resolution: int) -> str:
     return digest.hexdigest()[:32]
 
 
-def _build(files: FileSet, resolution: int, folder: Path, num_workers: int) -> None:
+def _build(files: FileSet, resolution: int, folder: Path, keep: Keep, num_workers: int) -> None:
     """Decode all files into a temporary folder and rename it to `folder`."""
     folder.parent.mkdir(parents=True)
     partial = Path(tempfile.mkdtemp(prefix="partial-", dir=folder.parent))
-    size = cache_bytes(len(files), resolution)
+    size = cache_bytes(files, resolution, keep)
+    about = "about " if keep == "aspect" else ""
     announce(
         f"decoding {len(files):,} images of {files.root} at {resolution} px, once "
-        f"({size / 1e6:,.0f} MB)"
+        f"({about}{size / 1e6:,.0f} MB)"
     )
     bad = {}
-    with (partial / "images.u8").open("wb") as images:
-        _reserve(images.fileno(), size)
+    table = np.zeros((len(files), 3), dtype=np.int64)
+    with (partial / IMAGES).open("wb") as images:
+        row_bytes = 0
+        if keep == "square":
+            _reserve(images.fileno(), size)
+            row_bytes = 3 * resolution**2
         jobs = [(row, f"{files.root}/{entry.path}") for row, entry in enumerate(files.entries)]
+        replies = decode_all(
+            images.fileno(), resolution, jobs, num_workers, keep=keep, row_bytes=row_bytes
+        )
         with _flushing(images.fileno()):
-            for row, reply in decode_all(images.fileno(), resolution, jobs, num_workers):
+            for row, reply in replies:
                 if isinstance(reply, str):
                     bad[row] = reply
+                else:
+                    table[row] = reply.start, reply.height, reply.width
         os.fsync(images.fileno())
+    if keep == "aspect":
+        np.save(partial / TABLE, table)
+        sync(partial / TABLE)
     contents = {"root": str(files.root), "resolution": resolution, "bad": bad}
     (partial / "files.json").write_text(json.dumps(contents))
     sync(partial / "files.json")
@@ -167,7 +250,7 @@ def _flushing(fd: int) -> Iterator[None]:
 
 
 def decode_all(
-    fd: int, resolution: int, jobs: list[Job], num_workers: int
+    fd: int, resolution: int, jobs: list[Job], num_workers: int, *, keep: Keep, row_bytes: int = 0
 ) -> Iterator[tuple[int, Reply]]:
     """Yield the row and reply of every job in the order of completion, with a progress bar.
 
@@ -178,11 +261,11 @@ def decode_all(
     in_flight: dict[Future[list[Reply]], list[Job]] = {}
     with (
         Progress("decoding", len(jobs), "images") as progress,
-        Decoders(fd, resolution, num_workers) as decoders,
+        Decoders(fd, resolution, num_workers, row_bytes=row_bytes) as decoders,
     ):
         while True:
             for chunk in islice(chunks, 2 * num_workers - len(in_flight)):
-                in_flight[decoders.submit(chunk)] = chunk
+                in_flight[decoders.submit(chunk, keep)] = chunk
             if not in_flight:
                 return
             for future in wait(in_flight, return_when=FIRST_COMPLETED).done:

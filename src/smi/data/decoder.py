@@ -1,15 +1,21 @@
-"""Decode an image file to 3 x S x S bytes: upright, RGB, centre square, resized to S x S.
+"""Decode an image file: upright, RGB, the shorter side resized to S pixels.
 
-Run as a module, it is a worker process. It reads a line of JSON [[row, path], ...], writes the
-images to their rows of an inherited file, and answers with a line of JSON. It imports neither torch
-nor numpy, so that it starts quickly.
+Of the longer side, `keep` decides: "square" keeps the central S pixels, "aspect" keeps all, up to
+2 S. The central square of an image is the same in both, byte by byte.
+
+Run as a module, it is a worker process. It reads a line of JSON [keep, [[row, path], ...]], writes
+the images to an inherited file, and answers with a line of JSON. It imports neither torch nor
+numpy, so that it starts quickly.
 """
 
+import fcntl
 import json
 import os
 import sys
 import warnings
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
 
 from PIL import (
     BmpImagePlugin,
@@ -35,6 +41,9 @@ _PLUGINS = (
     WebPImagePlugin,
 )
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # JPEG includes MPO, several in one file
+
+Keep = Literal["aspect", "square"]
+MAX_ASPECT = 2  # longest side of a kept image, divided by its shorter side; the ends are cut off
 
 # A small file can claim to be enormous, and every worker holds one image in memory.
 MAX_IMAGE_PIXELS = 200_000_000
@@ -72,15 +81,31 @@ class ImageInfo:
     mode: str
 
 
+@dataclass(frozen=True)
+class Decoded:
+    """Say where the pixels [3, height, width] of a decoded file were written."""
+
+    start: int  # bytes
+    height: int
+    width: int
+    info: ImageInfo
+
+
 def decode(path: str, resolution: int) -> tuple[list[bytes], ImageInfo]:
-    """Decode a file to its red, green and blue bytes, each [S, S].
+    """Decode the central square of a file to its red, green and blue bytes, each [S, S]."""
+    picture, info = decode_picture(path, resolution, "square")
+    return bands(picture), info
+
+
+def decode_picture(path: str, resolution: int, keep: Keep) -> tuple[Image.Image, ImageInfo]:
+    """Decode a file to an RGB image.
 
     Transparent pixels become white. Only the first of several frames is read.
     """
     try:
         with Image.open(path, formats=FORMATS) as image:
             info = ImageInfo(image.width, image.height, image.format or "", image.mode)
-            return planes(image, resolution), info
+            return _upright(image, resolution, keep), info
     except UnidentifiedImageError:
         empty = os.path.getsize(path) == 0
         raise UnreadableError(
@@ -88,8 +113,28 @@ def decode(path: str, resolution: int) -> tuple[list[bytes], ImageInfo]:
         ) from None
 
 
+def stored_size(path: str, resolution: int, keep: Keep) -> tuple[int, int]:
+    """Return the width and height of a file's decoded image, before it is turned upright.
+
+    Only the header is read.
+    """
+    with Image.open(path, formats=FORMATS) as image:
+        image.draft(image.mode, (resolution, resolution))
+        return _kept_size(image.size, resolution, keep)
+
+
 def planes(image: Image.Image, resolution: int) -> list[bytes]:
-    """Return the red, green and blue bytes of an open image, each [S, S]."""
+    """Return the red, green and blue bytes of the central square of an open image, each [S, S]."""
+    return bands(_upright(image, resolution, "square"))
+
+
+def bands(picture: Image.Image) -> list[bytes]:
+    """Return the red, green and blue bytes of an RGB image."""
+    return [picture.tobytes("raw", band) for band in "RGB"]
+
+
+def _upright(image: Image.Image, resolution: int, keep: Keep) -> Image.Image:
+    """Decode an open image, resize it and turn it upright."""
     if image.width * image.height > MAX_IMAGE_PIXELS:
         limit = MAX_IMAGE_PIXELS // 10**6
         raise UnreadableError(
@@ -98,11 +143,9 @@ def planes(image: Image.Image, resolution: int) -> list[bytes]:
     # A JPEG can be decoded at 1/2, 1/4 or 1/8 of its size for a fraction of the work.
     image.draft(image.mode, (resolution, resolution))
     image.load()
-    square = _square(_eight_bits(image), resolution)
+    picture = _resize(_eight_bits(image), resolution, keep)
     transpose = _TRANSPOSE_OF_ORIENTATION.get(_orientation(image))
-    if transpose is not None:
-        square = square.transpose(transpose)
-    return [square.tobytes("raw", band) for band in "RGB"]
+    return picture if transpose is None else picture.transpose(transpose)
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
@@ -120,23 +163,61 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     return image.convert("RGBA" if image.has_transparency_data else "RGB")
 
 
-def _square(image: Image.Image, resolution: int) -> Image.Image:
-    """Crop the centre square, resize it and put it on white."""
+def _kept_size(size: tuple[int, int], resolution: int, keep: Keep) -> tuple[int, int]:
+    """Return the width and height of an image after resizing.
+
+    Both differ from S by an even number, so that the central square begins at a whole pixel.
+    """
+    if keep == "square":
+        return resolution, resolution
+    short = min(size)
+    longest = MAX_ASPECT * resolution
+
+    def kept(side: int) -> int:
+        pixels = min(side * resolution // short, longest)
+        return pixels - (pixels - resolution) % 2
+
+    return kept(size[0]), kept(size[1])
+
+
+def _resize(image: Image.Image, resolution: int, keep: Keep) -> Image.Image:
+    """Resize an image and put it on white.
+
+    The central square and the parts on both sides of it are resized separately. The pixels of the
+    square therefore do not depend on `keep`. There is no seam: the parts share one grid, and each
+    pixel is computed from all pixels of the file around it.
+    """
     width, height = image.size
-    side = min(width, height)
-    left = (width - side) / 2
-    top = (height - side) / 2
-    square = image
-    if image.size != (resolution, resolution):
-        square = image.resize(
-            (resolution, resolution),
-            Image.Resampling.BILINEAR,
-            box=(left, top, left + side, top + side),
-        )
-    if square.mode == "RGBA":
-        white = Image.new("RGBA", square.size, "white")
-        square = Image.alpha_composite(white, square)
-    return square if square.mode == "RGB" else square.convert("RGB")
+    short = min(width, height)
+    kept_width, kept_height = _kept_size(image.size, resolution, keep)
+    margin_x = (kept_width - resolution) // 2  # pixels beside the square
+    margin_y = (kept_height - resolution) // 2
+
+    def in_file(pixel: int, margin: int, side: int) -> float:
+        """Return the place in the file of the edge before a pixel of the result."""
+        place = (side - short) / 2 + (pixel - margin) * short / resolution
+        return min(max(place, 0.0), side)
+
+    picture = Image.new(image.mode, (kept_width, kept_height))
+    for x0, x1 in pairwise(sorted({0, margin_x, margin_x + resolution, kept_width})):
+        for y0, y1 in pairwise(sorted({0, margin_y, margin_y + resolution, kept_height})):
+            box = (
+                in_file(x0, margin_x, width),
+                in_file(y0, margin_y, height),
+                in_file(x1, margin_x, width),
+                in_file(y1, margin_y, height),
+            )
+            part = image.resize((x1 - x0, y1 - y0), Image.Resampling.BILINEAR, box=box)
+            picture.paste(part, (x0, y0))
+    return _on_white(picture)
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """Convert an image to RGB, on white where it is transparent."""
+    if image.mode == "RGBA":
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image)
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _orientation(image: Image.Image) -> int:
@@ -154,14 +235,19 @@ def main() -> None:
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets ctrl-C and closes our input
-    fd, resolution = int(sys.argv[1]), int(sys.argv[2])
+    fd, resolution, row_bytes = map(int, sys.argv[1:4])
     warnings.simplefilter("ignore")
     Image.MAX_IMAGE_PIXELS = None  # our own limit is checked instead
     _send("ready")
     # C libraries complain on stderr about bad files, but the answer already names those.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     for line in sys.stdin:
-        _send(json.dumps([_answer(fd, row, path, resolution) for row, path in json.loads(line)]))
+        keep, jobs = json.loads(line)
+        answers = [
+            _answer(fd, row * row_bytes if row_bytes else None, path, resolution, keep)
+            for row, path in jobs
+        ]
+        _send(json.dumps(answers))
 
 
 def _send(line: str) -> None:
@@ -169,20 +255,42 @@ def _send(line: str) -> None:
     sys.stdout.flush()
 
 
-def _answer(fd: int, row: int, path: str, resolution: int) -> list[object]:
-    """Return [width, height, format, mode], [reason] of a bad file or [errno, text] of the disk."""
+def _answer(fd: int, start: int | None, path: str, resolution: int, keep: Keep) -> list[object]:
+    """Return the values of Decoded, [reason] of a bad file or [errno, text] of the disk.
+
+    Without a start, the pixels are appended to the file.
+    """
     try:
-        planes, info = decode(path, resolution)
+        picture, info = decode_picture(path, resolution, keep)
+        planes = bands(picture)
     except UnreadableError as error:
         return [str(error)]
     except Exception as error:  # a damaged file can raise anything in its decoder
         return [getattr(error, "strerror", None) or str(error) or type(error).__name__]
     try:
         if fd >= 0:
-            _write(fd, planes, row * 3 * resolution**2)
+            if start is None:
+                start = _append(fd, sum(map(len, planes)))
+            _write(fd, planes, start)
     except OSError as error:
         return [error.errno, os.strerror(error.errno or 0)]
-    return [info.width, info.height, info.format, info.mode]
+    return [
+        start,
+        picture.height,
+        picture.width,
+        [info.width, info.height, info.format, info.mode],
+    ]
+
+
+def _append(fd: int, size: int) -> int:
+    """Lengthen a file that several workers share; return the start of the new bytes."""
+    fcntl.lockf(fd, fcntl.LOCK_EX)
+    try:
+        start = os.fstat(fd).st_size
+        os.truncate(fd, start + size)
+        return start
+    finally:
+        fcntl.lockf(fd, fcntl.LOCK_UN)
 
 
 def _write(fd: int, planes: list[bytes], offset: int) -> None:

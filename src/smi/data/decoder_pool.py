@@ -1,4 +1,4 @@
-"""Decode files in a pool of worker processes, into the rows of one file.
+"""Decode files in a pool of worker processes, into one file.
 
 That file is a cache being built, or the shared buffer of a streaming store. Workers are started as
 new processes, not forked: threads of this process (of torch or of a data loader) cannot deadlock
@@ -18,45 +18,57 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any
 
-from smi.data.decoder import ImageInfo
+from smi.data.decoder import Decoded, ImageInfo, Keep
 
 Job = tuple[int, str]  # row, path
-Reply = ImageInfo | str  # or the reason why the file is bad
+Reply = Decoded | str  # or the reason why the file is bad
 
 FILES_PER_CHUNK = 16  # files per message to a worker, so that messages cost little time
 
 
-def num_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def num_cores(*, alone: bool = False) -> int:
+    """Return the number of cores for this process: its share if torchrun started several here.
+
+    alone: the other processes wait meanwhile, so all cores count.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    processes = 1 if alone else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, (cores or 1) // processes)
 
 
 class Decoders:
-    """Decode files into rows of the file open as `fd`; with fd -1 the pixels are discarded.
+    """Decode files into the file open as `fd`; with fd -1 the pixels are discarded.
 
-    Row r is written to bytes [r * 3 S S, (r + 1) * 3 S S).
+    Row r is written from byte r * row_bytes on. With row_bytes 0 every image is appended. The
+    workers start with the first jobs.
     """
 
-    def __init__(self, fd: int, resolution: int, num_workers: int):
+    def __init__(self, fd: int, resolution: int, num_workers: int, *, row_bytes: int = 0):
+        self._fd = fd
+        self._resolution = resolution
+        self._row_bytes = row_bytes
+        self._num_workers = num_workers
         self._idle: SimpleQueue[_Worker] = SimpleQueue()
-        self._workers = [_Worker(fd, resolution) for _ in range(num_workers)]
-        for worker in self._workers:
-            self._idle.put(worker)
+        self._workers: list[_Worker] = []
         self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="smi-decoder")
 
-    def submit(self, jobs: Sequence[Job]) -> "Future[list[Reply]]":
+    def submit(self, jobs: Sequence[Job], keep: Keep = "square") -> "Future[list[Reply]]":
         """Send jobs to the next idle worker; the future holds one reply per job."""
-        return self._threads.submit(self._run, jobs)
+        while len(self._workers) < self._num_workers:
+            self._workers.append(_Worker(self._fd, self._resolution, self._row_bytes))
+            self._idle.put(self._workers[-1])
+        return self._threads.submit(self._run, jobs, keep)
 
-    def _run(self, jobs: Sequence[Job]) -> list[Reply]:
+    def _run(self, jobs: Sequence[Job], keep: Keep) -> list[Reply]:
         worker = self._idle.get()
         try:
-            return worker.run(jobs)
+            return worker.run(jobs, keep)
         finally:
             self._idle.put(worker)
 
     def close(self) -> None:
         """Stop all workers and cancel the jobs that are left."""
+        self._num_workers = 0  # none starts from now on
         for worker in self._workers:
             worker.stop()  # first, so that no thread waits for an answer
         self._threads.shutdown(cancel_futures=True)
@@ -78,9 +90,9 @@ class Decoders:
 class _Worker:
     """Run smi.data.decoder in a process, and restart it when it dies."""
 
-    def __init__(self, fd: int, resolution: int):
+    def __init__(self, fd: int, resolution: int, row_bytes: int):
         self._fd = fd
-        self._resolution = resolution
+        self._arguments = [str(number) for number in (fd, resolution, row_bytes)]
         self._ready = False
         self._stopped = False
         self._starting = threading.Lock()  # a stopped worker must not start another process
@@ -89,7 +101,7 @@ class _Worker:
     def _start(self) -> "subprocess.Popen[str]":
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "smi.data.decoder", str(self._fd), str(self._resolution)],
+            [sys.executable, "-P", "-m", "smi.data.decoder", *self._arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=(self._fd,) if self._fd >= 0 else (),
@@ -99,7 +111,7 @@ class _Worker:
             encoding="ascii",
         )
 
-    def run(self, jobs: Sequence[Job]) -> list[Reply]:
+    def run(self, jobs: Sequence[Job], keep: Keep) -> list[Reply]:
         """Send one line of jobs and read one line of replies.
 
         If the process dies, try the files one by one to find the file that killed it.
@@ -113,7 +125,7 @@ class _Worker:
                 self._ready = False
         self._await_ready()
         with contextlib.suppress(BrokenPipeError):  # it died, and no answer will come
-            self._process.stdin.write(json.dumps(jobs) + "\n")  # type: ignore[union-attr]
+            self._process.stdin.write(json.dumps([keep, jobs]) + "\n")  # type: ignore[union-attr]
             self._process.stdin.flush()  # type: ignore[union-attr]
         line = self._process.stdout.readline()  # type: ignore[union-attr]
         if line:
@@ -121,7 +133,7 @@ class _Worker:
         self._process.wait()
         if len(jobs) == 1:
             return [f"its decoder crashed (exit code {self._process.returncode})"]
-        return [reply for job in jobs for reply in self.run([job])]
+        return [reply for job in jobs for reply in self.run([job], keep)]
 
     def _await_ready(self) -> None:
         if not self._ready and self._process.stdout.readline() != "ready\n":  # type: ignore[union-attr]
@@ -147,4 +159,5 @@ def _parse(answer: list[Any]) -> Reply:
         return str(answer[0])
     if len(answer) == 2:  # writing the pixels failed: the disk is full, the file is not bad
         raise OSError(*answer)
-    return ImageInfo(*answer)
+    start, height, width, info = answer
+    return Decoded(start, height, width, ImageInfo(*info))

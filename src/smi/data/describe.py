@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from smi.data.cache import FILE_RESOLUTION, cache_bytes, decode_all, is_cached
-from smi.data.decoder import BadFile, ImageInfo
+from smi.data.decoder import BadFile, Decoded, ImageInfo
 from smi.data.decoder_pool import num_cores
 from smi.data.download import download
 from smi.data.folders import HELD_OUT_SHARE, MAX_BAD_SHARE, FileSet, Folder, read_folder
@@ -131,7 +131,7 @@ class FolderDescription:
     pretraining_images: int
     resolution: int
     cached: bool
-    cache_bytes: int
+    cache_bytes: int  # an estimate
 
     def plain(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary."""
@@ -175,9 +175,10 @@ class FolderDescription:
         if len(self.unreadable) == self.num_files:
             return ["Pretraining would stop: none of these files can be read."]
         decoding = (
-            f"decoded once into a cache of {self.cache_bytes / 1e6:,.0f} MB"
+            f"decoded once into a cache of about {self.cache_bytes / 1e6:,.0f} MB"
             if self.cached
-            else "decoded whenever they are read (too many to cache)"
+            else "decoded whenever they are read, because a cache would take about "
+            f"{self.cache_bytes / 1e9:,.0f} GB"
         )
         lines = [
             f"Pretraining would use {self.pretraining_images:,} images at {self.resolution} px, "
@@ -200,8 +201,8 @@ def describe_folder(path: Path) -> FolderDescription:
     entries = [(files.split, entry) for files in splits for entry in files.entries]
     paths = [entry.path for _, entry in entries]
     jobs = [(row, f"{folder.root}/{path}") for row, path in enumerate(paths)]
-    replies = dict(sorted(decode_all(-1, CHECK_RESOLUTION, jobs, num_cores())))
-    infos = {row: reply for row, reply in replies.items() if isinstance(reply, ImageInfo)}
+    replies = dict(sorted(decode_all(-1, CHECK_RESOLUTION, jobs, num_cores(), keep="square")))
+    infos = {row: reply.info for row, reply in replies.items() if isinstance(reply, Decoded)}
     bad = {row: reply for row, reply in replies.items() if isinstance(reply, str)}
     sides = [min(info.width, info.height) for info in infos.values()]
     duplicates = _duplicates(folder, (paths[row] for row in infos))
@@ -225,7 +226,7 @@ def describe_folder(path: Path) -> FolderDescription:
         pretraining_images=sum(entries[row][0] == "train" for row in infos),
         resolution=FILE_RESOLUTION,
         cached=is_cached(folder.train, FILE_RESOLUTION, cache_home() / "images"),
-        cache_bytes=cache_bytes(len(folder.train), FILE_RESOLUTION),
+        cache_bytes=cache_bytes(folder.train, FILE_RESOLUTION, "aspect"),
     )
 
 

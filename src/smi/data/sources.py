@@ -1,7 +1,7 @@
 """Find datasets by name or by path.
 
-    smi data cifar10            downloads and verifies it
-    resolve("cifar10", "val")   finds it: arrays of pixels, or files
+    smi data cifar10                 downloads and verifies it
+    Source("cifar10").split("val")   finds it: arrays of pixels, or files
 
 There are three splits. `pretrain` never has labels and holds all images to learn from (those of
 STL-10 include its unlabelled images). `train` and `val` are for probes. If the second split of a
@@ -10,6 +10,7 @@ dataset is called test, it is `val` here.
 
 import os
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -122,40 +123,61 @@ CLASS_WORDS = {  # the words for ImageNet's class numbers in Imagenette and Imag
 }
 
 
-def resolve_source(target: str | Path, split: Split, root: Path | None = None) -> ImageSet:
-    """Find the images of a split of a dataset or a folder, without decoding them.
+class Source:
+    """Find the images of a dataset or a folder, without decoding them.
 
-    A name wins over a folder with the same name: `./digits` is the folder.
+    A name wins over a folder with the same name: `./digits` is the folder. The files of a folder
+    are listed once, for all splits.
     """
-    if split not in ("pretrain", "train", "val"):
-        raise UserError(f"there is no split {split!r}: it is pretrain, train or val")
-    images = _find_split(target, split, root)
-    if split == "pretrain":
-        return replace(images, split=split, labels=None, classes=None)
-    return images
+
+    def __init__(self, target: str | Path, root: Path | None = None):
+        self.target = target
+        self.root = root
+
+    @cached_property
+    def _folder(self) -> Folder:
+        return _find_folder(self.target, self.root)
+
+    def split(self, split: Split) -> ImageSet:
+        """Return the images of a split."""
+        if split not in ("pretrain", "train", "val"):
+            raise UserError(f"there is no split {split!r}: it is pretrain, train or val")
+        images = self._find_split(split)
+        if split == "pretrain":
+            return replace(images, split=split, labels=None, classes=None)
+        return images
+
+    def all_images(self) -> tuple[ImageSet, ...]:
+        """Return the images of all splits.
+
+        Files are one set, sorted by path; arrays are the splits train and val.
+        """
+        if self.target in ARRAY_DATASETS:
+            return self.split("train"), self.split("val")
+        return (_with_class_words(self.target, self._folder.all_files()),)
+
+    def _find_split(self, split: Split) -> ImageSet:
+        if self.target == "digits":
+            return _digits(split)
+        if self.target == "stl10":
+            return _stl10(find_dataset("stl10", self.root), split)
+        if self.target in ARRAY_DATASETS:
+            name = str(self.target)
+            return _cifar(name, find_dataset(name, self.root), split)
+        return _with_class_words(self.target, self._folder.split(split))
+
+
+def resolve_source(target: str | Path, split: Split, root: Path | None = None) -> ImageSet:
+    """Find the images of one split of a dataset or a folder."""
+    return Source(target, root).split(split)
 
 
 def all_images(target: str | Path, root: Path | None = None) -> tuple[ImageSet, ...]:
-    """Find the images of all splits.
-
-    Files are one set, sorted by path; arrays are the splits train and val.
-    """
-    if target in ARRAY_DATASETS:
-        return resolve_source(target, "train", root), resolve_source(target, "val", root)
-    return (_with_class_words(target, _folder(target, root).all_files()),)
+    """Find the images of all splits of a dataset or a folder."""
+    return Source(target, root).all_images()
 
 
-def _find_split(target: str | Path, split: Split, root: Path | None) -> ImageSet:
-    if target == "digits":
-        return _digits(split)
-    if target == "stl10":
-        return _stl10(find_dataset("stl10", root), split)
-    if target in ARRAY_DATASETS:
-        return _cifar(str(target), find_dataset(str(target), root), split)
-    return _with_class_words(target, _folder(target, root).split(split))
-
-
-def _folder(target: str | Path, root: Path | None) -> Folder:
+def _find_folder(target: str | Path, root: Path | None) -> Folder:
     if target == "imagenet":
         return find_imagenet(root)
     if target in ARCHIVES:

@@ -1,9 +1,10 @@
-"""Read images by index, as uint8 [N, 3, S, S]: from arrays, from a cache, or from files.
+"""Read images by index: from arrays, from a cache, or from files.
 
-Files are decoded once into a cache of squares: the shorter side is resized to S and the centre is
-kept, as evaluation crops do. Random crops lose the parts of the longer side outside this square,
-and a crop smaller than the training size is enlarged. Choose S larger than the training crop to
-lose less detail. A dataset that is too large to cache is decoded on demand, to the same pixels.
+Files are decoded once into a cache: the shorter side is resized to S pixels, and the longer side in
+proportion, up to 2 S (`keep="aspect"`). Random crops can therefore use the whole image. A crop
+smaller than the training size is enlarged: choose S larger than the training crop to lose less
+detail. With keep="square" only the central S x S pixels are kept, as evaluation needs them. A
+dataset that is too large to cache is decoded on demand, to the same pixels.
 
 n is the number of images, N the number of images read at once, S the resolution.
 """
@@ -14,35 +15,41 @@ import shutil
 import tempfile
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
 from smi.data.cache import FILE_RESOLUTION, MAX_CACHE_BYTES, is_cached, open_cache
-from smi.data.decoder import BadFile
+from smi.data.decoder import MAX_ASPECT, BadFile, Decoded, Keep
 from smi.data.decoder_pool import FILES_PER_CHUNK, Decoders, Reply, num_cores
 from smi.data.folders import MAX_BAD_SHARE, FileSet, Split
-from smi.data.sources import ArraySet, ImageSet, resolve_source
+from smi.data.pictures import Pictures
+from smi.data.sources import ArraySet, ImageSet, Source
 from smi.errors import UserError
 from smi.files import cache_home, expand, write_text
 from smi.terminal import printable
 
 MIN_FILES_TO_JUDGE = 100  # files that a streaming store reads before it checks the bad share
 
-Reading = Callable[[], tuple[Tensor, Tensor]]  # waits, then returns the images and their index
+# Readings wait, then return the images and their index.
+Reading = Callable[[], tuple[Tensor | Pictures, Tensor]]
+SquareReading = Callable[[], tuple[Tensor, Tensor]]  # of uint8 [N, 3, S, S]
 
 
 def load(
-    target: str | Path,
+    target: str | Path | Source,
     split: Split = "train",
     *,
     resolution: int | None = None,
+    keep: Keep = "aspect",
     root: str | Path | None = None,
     cache: str | Path | None = None,
     num_workers: int | None = None,
@@ -54,7 +61,10 @@ def load(
     store = load("cifar10", "val", root="data")
     images, labels = store[:100], store.labels[:100]
 
-    resolution: the side of the images; None is their own size or, for files, 256 pixels.
+    target: a `Source` opens several splits without listing the files of a folder again.
+    resolution: the shorter side of the images; None is their own or, for files, 256 pixels.
+    keep: "aspect" keeps all of an image in a file, up to twice as long as wide, for random crops;
+        "square" keeps its centre. `store[index]` returns the central squares in both cases.
     root: the folder of named datasets; None is `data` in smi's cache folder.
     cache: the folder of decoded images; None is `images` in smi's cache folder.
     num_workers: processes that decode files; None is one per core.
@@ -62,10 +72,12 @@ def load(
     max_cache_bytes: a cache above this size, or above half the free disk, is not made; its files
         are decoded on demand.
     """
-    images = resolve_source(target, split, Path(root) if root is not None else None)
+    if not isinstance(target, Source):
+        target = Source(target, Path(root) if root is not None else None)
     return open_store(
-        images,
+        target.split(split),
         resolution=resolution,
+        keep=keep,
         cache=expand(cache) if cache is not None else cache_home() / "images",
         num_workers=num_workers,
         max_bad_share=max_bad_share,
@@ -81,6 +93,7 @@ def open_store(
     num_workers: int | None,
     max_bad_share: float,
     max_cache_bytes: int,
+    keep: Keep = "aspect",
 ) -> "Store":
     """Open the images of one split; see `load` for the parameters."""
     if num_workers is not None and num_workers < 1:
@@ -91,10 +104,21 @@ def open_store(
         raise UserError(f"the resolution must be 1 pixel or more, not {resolution}")
     if isinstance(images, ArraySet):
         return ArrayStore(images, resolution)
+    if keep not in get_args(Keep):
+        raise UserError(f"keep must be aspect or square, not {keep!r}")
     resolution = resolution or FILE_RESOLUTION
-    if is_cached(images, resolution, cache, max_cache_bytes):
-        return CachedStore(images, resolution, cache, num_workers, max_bad_share)
-    return StreamingStore(images, resolution, num_workers, max_bad_share)
+    if is_cached(images, resolution, cache, keep=keep, max_cache_bytes=max_cache_bytes):
+        return CachedStore(
+            images,
+            resolution,
+            cache,
+            keep=keep,
+            num_workers=num_workers,
+            max_bad_share=max_bad_share,
+        )
+    return StreamingStore(
+        images, resolution, keep=keep, num_workers=num_workers, max_bad_share=max_bad_share
+    )
 
 
 class Store(ABC):
@@ -106,6 +130,7 @@ class Store(ABC):
     labels: Tensor | None  # int64 [n]
     classes: tuple[str, ...] | None
     bad: list[BadFile]  # unreadable files; a streaming store lists those it has read so far
+    keep: Keep = "square"  # "aspect": `start` returns whole images of files
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -114,18 +139,31 @@ class Store(ABC):
     def start(self, index: Tensor) -> Reading:
         """Start to read; call the result to get the images and their index.
 
-        That index differs from the requested one where a bad file was replaced.
+        The images are uint8 [N, 3, S, S], or `Pictures` if their shapes differ. The index differs
+        from the requested one where a bad file was replaced.
         """
 
+    def start_squares(self, index: Tensor) -> SquareReading:
+        """Start to read the central squares of images, always uint8 [N, 3, S, S]."""
+        reading = self.start(index)
+
+        def finish() -> tuple[Tensor, Tensor]:
+            images, loaded = reading()
+            if isinstance(images, Pictures):
+                images = images.squares(self.resolution)
+            return images, loaded
+
+        return finish
+
     def __getitem__(self, index: Tensor | slice | Sequence[int]) -> Tensor:
-        """Return images [N, 3, S, S]."""
+        """Return the central squares of images, uint8 [N, 3, S, S]."""
         if isinstance(index, slice):
             index = torch.arange(len(self))[index]
         index = torch.as_tensor(index, dtype=torch.long)
         index = torch.where(index < 0, index + len(self), index)
         if ((index < 0) | (index >= len(self))).any():
             raise IndexError(f"{self.name} has {len(self):,} images")
-        return self.start(index)()[0]
+        return self.start_squares(index)()[0]
 
     def close(self) -> None:  # noqa: B027 (most stores have nothing to close)
         """Stop the workers, if there are any. A store that is no longer used closes itself."""
@@ -179,10 +217,13 @@ class CachedStore(Store):
         files: FileSet,
         resolution: int,
         cache: Path,
+        *,
+        keep: Keep = "aspect",
         num_workers: int | None = None,
         max_bad_share: float = MAX_BAD_SHARE,
     ):
-        images, reasons = open_cache(files, resolution, cache, num_workers)
+        self._cache = open_cache(files, resolution, cache, keep=keep, num_workers=num_workers)
+        reasons = self._cache.bad
         self.name = files.name
         self.split = files.split
         self.classes = files.classes
@@ -194,7 +235,7 @@ class CachedStore(Store):
         good = np.array([row for row in range(len(files)) if row not in reasons], dtype=np.int64)
         next_good = good[np.searchsorted(good, np.arange(len(files))) % len(good)]
         self.labels = None if files.labels is None else torch.from_numpy(files.labels[next_good])
-        self._images = torch.from_numpy(images)  # [n, 3, S, S]
+        self.keep = keep
         self._rows = torch.from_numpy(next_good)  # [n]
         # The thread reads from the disk while the device computes.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="smi-store")
@@ -204,9 +245,37 @@ class CachedStore(Store):
 
     def start(self, index: Tensor) -> Reading:
         """Start to read rows of the cache in a thread."""
+        if self.keep == "square":
+            return self.start_squares(index)
         rows = self._rows[index]
-        future = self._thread.submit(lambda: self._images[rows])
+        future = self._thread.submit(self._read, rows.numpy())
         return lambda: (future.result(), rows)
+
+    def start_squares(self, index: Tensor) -> SquareReading:
+        """Start to read the central squares of rows of the cache in a thread."""
+        rows = self._rows[index]
+        future = self._thread.submit(self._read_squares, rows.numpy())
+        return lambda: (future.result(), rows)
+
+    def _read(self, rows: NDArray[np.int64]) -> Pictures:
+        """Copy the bytes of images, one after another."""
+
+        def copy(i: int, target: NDArray[np.uint8]) -> None:
+            start = self._cache.start[rows[i]]
+            target[:] = self._cache.pixels[start : start + len(target)]
+
+        return _gather(self._cache.shape[rows], copy)
+
+    def _read_squares(self, rows: NDArray[np.int64]) -> Tensor:
+        """Copy the central squares of images."""
+        side = self.resolution
+        squares = np.empty((len(rows), 3, side, side), dtype=np.uint8)
+        for square, row in zip(squares, rows.tolist(), strict=True):
+            image = self._cache.image(row)
+            top = (image.shape[1] - side) // 2
+            left = (image.shape[2] - side) // 2
+            square[:] = image[:, top : top + side, left : left + side]
+        return torch.from_numpy(squares)
 
     def close(self) -> None:
         """Stop the thread."""
@@ -223,6 +292,8 @@ class StreamingStore(Store):
         self,
         files: FileSet,
         resolution: int,
+        *,
+        keep: Keep = "aspect",
         num_workers: int | None = None,
         max_bad_share: float = MAX_BAD_SHARE,
     ):
@@ -233,6 +304,7 @@ class StreamingStore(Store):
         self.labels = None if files.labels is None else torch.from_numpy(files.labels)
         self.bad = []
         self._files = files
+        self.keep = keep
         self._max_bad_share = max_bad_share
         self._reasons: dict[int, str] = {}  # of bad files
         self._tried: set[int] = set()  # files that were decoded or found bad
@@ -244,7 +316,8 @@ class StreamingStore(Store):
         self._fd = buffer.fileno()
         self._free_rows: list[int] = []
         self._num_rows = 0
-        self._decoders = Decoders(self._fd, resolution, self._num_workers)
+        row_bytes = 3 * resolution**2 * (MAX_ASPECT if keep == "aspect" else 1)
+        self._decoders = Decoders(self._fd, resolution, self._num_workers, row_bytes=row_bytes)
         self._finalizer = weakref.finalize(self, _close, self._decoders, buffer)
 
     def __len__(self) -> int:
@@ -252,37 +325,83 @@ class StreamingStore(Store):
 
     def start(self, index: Tensor) -> Reading:
         """Start to decode files into free rows of the buffer."""
+        if self.keep == "square":
+            return self.start_squares(index)
+        finish = self._start(index, "aspect")
+
+        def read() -> tuple[Pictures, Tensor]:
+            with finish() as (decoded, loaded):
+                shape = [(image.height, image.width) for image in decoded]
+                pictures = _gather(
+                    np.array(shape, dtype=np.int64).reshape(-1, 2),
+                    lambda i, target: self._copy(decoded[i], target),
+                )
+            return pictures, loaded
+
+        return read
+
+    def start_squares(self, index: Tensor) -> SquareReading:
+        """Start to decode the central squares of files."""
+        finish = self._start(index, "square")
+
+        def read() -> tuple[Tensor, Tensor]:
+            with finish() as (decoded, loaded):
+                side = self.resolution
+                squares = np.empty((len(decoded), 3, side, side), dtype=np.uint8)
+                for image, square in zip(decoded, squares, strict=True):
+                    self._copy(image, square)
+            return torch.from_numpy(squares), loaded
+
+        return read
+
+    def _copy(self, image: Decoded, target: NDArray[np.uint8]) -> None:
+        """Copy the bytes of an image out of the buffer."""
+        os.preadv(self._fd, [target.data.cast("B")], image.start)
+
+    def _start(
+        self, index: Tensor, keep: Keep
+    ) -> Callable[[], AbstractContextManager[tuple[list[Decoded], Tensor]]]:
+        """Send files to the workers; the result waits for them and holds their rows meanwhile."""
         files = [self._next_good(i) for i in index.tolist()]
         rows = self._take_rows(len(files))
         jobs = [(row, self._path(i)) for row, i in zip(rows, files, strict=True)]
         size = max(1, min(FILES_PER_CHUNK, math.ceil(len(jobs) / self._num_workers)))
-        futures = [self._decoders.submit(jobs[i : i + size]) for i in range(0, len(jobs), size)]
-        return lambda: self._finish(files, rows, futures)
+        futures = [
+            self._decoders.submit(jobs[i : i + size], keep) for i in range(0, len(jobs), size)
+        ]
 
-    def _finish(
-        self, files: list[int], rows: list[int], futures: list["Future[list[Reply]]"]
-    ) -> tuple[Tensor, Tensor]:
-        """Wait for the replies, replace bad files, and copy the images out of the buffer."""
-        try:
-            replies = [reply for future in futures for reply in future.result()]
-            decoded = [
-                self._replace_bad(i, reply, row)
-                for i, reply, row in zip(files, replies, rows, strict=True)
-            ]
-            if len(self._tried) >= min(MIN_FILES_TO_JUDGE, len(self)):
-                check_bad_share(self.bad, len(self._tried), self._files.root, self._max_bad_share)
-            images = torch.empty(len(rows), 3, self.resolution, self.resolution, dtype=torch.uint8)
-            for image, row in zip(images, rows, strict=True):
-                os.preadv(self._fd, [memoryview(image.numpy()).cast("B")], row * image.numel())
-        finally:
-            self._free_rows.extend(rows)
-        return images, torch.tensor(decoded, dtype=torch.long)
+        @contextmanager
+        def finish() -> Iterator[tuple[list[Decoded], Tensor]]:
+            try:
+                yield self._wait(files, rows, futures, keep)
+            finally:
+                self._free_rows.extend(rows)
+
+        return finish
+
+    def _wait(
+        self,
+        files: list[int],
+        rows: list[int],
+        futures: list["Future[list[Reply]]"],
+        keep: Keep,
+    ) -> tuple[list[Decoded], Tensor]:
+        """Wait for the replies and replace bad files; return the images and their index."""
+        replies = [reply for future in futures for reply in future.result()]
+        readable = [
+            self._replace_bad(i, reply, row, keep)
+            for i, reply, row in zip(files, replies, rows, strict=True)
+        ]
+        if len(self._tried) >= min(MIN_FILES_TO_JUDGE, len(self)):
+            check_bad_share(self.bad, len(self._tried), self._files.root, self._max_bad_share)
+        index = torch.tensor([i for i, _ in readable], dtype=torch.long)
+        return [image for _, image in readable], index
 
     def close(self) -> None:
         """Stop the workers and free the buffer."""
         self._finalizer()
 
-    def _replace_bad(self, i: int, reply: Reply, row: int) -> int:
+    def _replace_bad(self, i: int, reply: Reply, row: int, keep: Keep) -> tuple[int, Decoded]:
         """Record the reply for file i; if it is bad, decode the next good file to the same row."""
         self._tried.add(i)
         while isinstance(reply, str):
@@ -290,9 +409,9 @@ class StreamingStore(Store):
                 self._reasons[i] = reply
                 self.bad.append(BadFile(self._files.entries[i].path, reply))
             i = self._next_good(i)
-            (reply,) = self._decoders.submit([(row, self._path(i))]).result()
+            (reply,) = self._decoders.submit([(row, self._path(i))], keep).result()
             self._tried.add(i)
-        return i
+        return i, reply
 
     def _next_good(self, i: int) -> int:
         if len(self._reasons) == len(self):
@@ -309,6 +428,16 @@ class StreamingStore(Store):
         self._free_rows.extend(range(self._num_rows, self._num_rows + missing))
         self._num_rows += missing
         return [self._free_rows.pop() for _ in range(count)]
+
+
+def _gather(shape: NDArray[np.int64], copy: Callable[[int, NDArray[np.uint8]], None]) -> Pictures:
+    """Allocate images of the shapes [N, 2], and call `copy` to write the bytes of each."""
+    sizes = 3 * shape.prod(1)
+    ends = sizes.cumsum()
+    pixels = np.empty(int(sizes.sum()), dtype=np.uint8)
+    for i, (size, end) in enumerate(zip(sizes.tolist(), ends.tolist(), strict=True)):
+        copy(i, pixels[end - size : end])
+    return Pictures(*map(torch.from_numpy, (pixels, ends - sizes, shape)))
 
 
 def _has_space(folder: str) -> bool:

@@ -3,12 +3,16 @@
 import torch
 from torch import Tensor
 
-from smi.data.store import Reading, Store
+from smi.data.pictures import Pictures
+from smi.data.store import Reading, SquareReading, Store
 from smi.errors import UserError
 
 
 class Subset(Store):
-    """Select images of a store: image i is image `index[i]` of the store."""
+    """Select images of a store: image i is image `index[i]` of the store.
+
+    A bad file is replaced by the next good one of the subset.
+    """
 
     def __init__(self, store: Store, index: Tensor):
         self.name = store.name
@@ -16,6 +20,7 @@ class Subset(Store):
         self.resolution = store.resolution
         self.classes = store.classes
         self.bad = store.bad
+        self.keep = store.keep
         self.labels = None if store.labels is None else store.labels[index]
         self._store = store
         self._index = index
@@ -25,26 +30,54 @@ class Subset(Store):
         return len(self._index)
 
     def start(self, index: Tensor) -> Reading:
-        """Start to read; a bad file is replaced by the next good one of the subset."""
+        """Start to read images of the store."""
         reading = self._store.start(self._index[index])
 
-        def finish() -> tuple[Tensor, Tensor]:
-            images, store_index = reading()
-            positions = [self._position.get(image) for image in store_index.tolist()]
-            for row, position in enumerate(positions):
-                # The store's replacement for a bad file may not be in the subset. It may even be
-                # held out, so it is not used.
-                if position is None:
-                    images[row], positions[row] = self._next_good(int(index[row]))
-            return images, torch.tensor(positions, dtype=torch.long)
+        def finish() -> tuple[Tensor | Pictures, Tensor]:
+            images, loaded = reading()
+            positions, missing = self._positions(index, loaded)
+            for row in missing:
+                replacement, _ = self._store.start(self._index[positions[[row]]])()
+                image = replacement[0]
+                if isinstance(images, Pictures):
+                    images = images.replaced(row, image)
+                else:
+                    images[row] = image
+            return images, positions
 
         return finish
 
-    def _next_good(self, position: int) -> tuple[Tensor, int]:
+    def start_squares(self, index: Tensor) -> SquareReading:
+        """Start to read the central squares of images of the store."""
+        reading = self._store.start_squares(self._index[index])
+
+        def finish() -> tuple[Tensor, Tensor]:
+            images, loaded = reading()
+            positions, missing = self._positions(index, loaded)
+            if missing:
+                images[missing] = self._store[self._index[positions[missing]]]
+            return images, positions
+
+        return finish
+
+    def _positions(self, index: Tensor, loaded: Tensor) -> tuple[Tensor, list[int]]:
+        """Return the positions of images that the store loaded, and the rows to read again.
+
+        The store's replacement for a bad file may not be in the subset. It may even be held out,
+        so it is not used.
+        """
+        positions = [self._position.get(image) for image in loaded.tolist()]
+        missing = [row for row, position in enumerate(positions) if position is None]
+        for row in missing:
+            positions[row] = self._next_good(int(index[row]))
+        return torch.tensor(positions, dtype=torch.long), missing
+
+    def _next_good(self, position: int) -> int:
         for step in range(1, len(self)):
-            images, index = self._store.start(self._index[[(position + step) % len(self)]])()
-            if int(index[0]) in self._position:
-                return images[0], self._position[int(index[0])]
+            candidate = (position + step) % len(self)
+            _, loaded = self._store.start_squares(self._index[[candidate]])()
+            if int(loaded[0]) in self._position:
+                return self._position[int(loaded[0])]
         raise UserError(f"none of the {len(self):,} images chosen from {self.name} can be read")
 
     def close(self) -> None:

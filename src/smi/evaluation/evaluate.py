@@ -9,12 +9,20 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import nn
 
 from smi.data.sources import dataset_label
-from smi.device import Runtime, describe_device, versions
+from smi.device import (
+    Runtime,
+    choose_device,
+    choose_precision,
+    describe_device,
+    keep_memory,
+    versions,
+)
+from smi.distributed import from_all_ranks, local_rank, on_rank_0, processes, rank, world_size
 from smi.errors import UserError
 from smi.evaluation.features import PIXELS_SIDE
 from smi.evaluation.labelled import LabelledData, LabelledSource
@@ -22,6 +30,7 @@ from smi.evaluation.protocols import PROTOCOLS, Case, Subject, choose_protocols
 from smi.evaluation.results import (
     RAW_PIXELS,
     RESULTS_FOLDER,
+    STUDENT,
     SUBJECTS,
     TRAINED,
     UNTRAINED,
@@ -80,10 +89,12 @@ def evaluate(
     *,
     data: str | Path | None = None,
     protocols: Sequence[str] | None = None,
+    student: bool = False,
     floors: bool = False,
     images: int | None = None,
     epochs: int | None = None,
     seed: int = 0,
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "float32",
     runtime: Runtime = Runtime(),
     quiet: bool = False,
 ) -> Evaluation:
@@ -95,18 +106,26 @@ def evaluate(
 
     data: labelled images; None takes the dataset of the pretraining.
     protocols: knn, linear-cached, fewshot, linear, finetune or all; None takes the first three.
+    student: evaluate the encoder that the optimizer trains. It differs for DINO, which exports its
+    teacher.
     floors: also evaluate the untrained encoder and raw pixels.
     images: the number of training images to draw with the seed; None takes all.
     epochs: of linear and finetune; None takes 100 and 20.
+    precision: number format of the networks; auto is bfloat16 on GPUs that compute in it.
     A stored result of the same weights under the same protocol is read, not computed again.
+    Several processes (torchrun) share the work and get the same results; rank 0 writes them.
     """
     names = choose_protocols(protocols)
-    device = runtime.choose_device()
+    device = choose_device(runtime.device, local_rank())
+    if device.type == "cpu":
+        keep_memory()
+    chosen_precision = choose_precision(precision, device)
     sources = as_list(sources)
-    encoders = [load_encoder(source) for source in sources]  # reports a wrong name at the start
+    # A wrong name is reported at the start.
+    encoders = [load_encoder(source, student=student) for source in sources]
     rows: dict[RowKey, list[Result]] = {}  # the floors are the same for every run
     opened = LabelledSource(images=images, seed=seed, num_workers=runtime.num_workers)
-    with quietly(quiet), opened as labelled:
+    with processes(device), quietly(quiet or rank() > 0), opened as labelled:
         for source, encoder in zip(sources, encoders, strict=True):
             labelled_data = labelled.open(
                 _choose_data(data, encoder, source),
@@ -119,7 +138,7 @@ def evaluate(
                 (folder / RESULTS_FOLDER).mkdir(parents=True, exist_ok=True)
             for subject in _subjects(encoder.to(device), labelled_data, floors):
                 key = row_name(str(source), subject.name, subject.about), subject.about["digest"]
-                case = Case(labelled_data, subject, epochs)
+                case = Case(labelled_data, subject, device, epochs, chosen_precision)
                 rows[key] = rows.get(key) or _results(case, names, folder)
             encoder.to("cpu")
     return _evaluation(rows)
@@ -130,16 +149,19 @@ def stored(
     *,
     protocols: Sequence[str] | None = None,
     data: str | Path | None = None,
+    student: bool = False,
     floors: bool = False,
 ) -> Evaluation:
     """Read stored results without computing any: a row for each state of an encoder.
 
     evaluation = stored(["runs/mine"], floors=True)
 
+    student: read results of the students of runs that export their teachers.
     floors: also read results of the untrained encoder and raw pixels.
     """
     names = choose_protocols(protocols) if protocols else list(PROTOCOLS)
-    subjects = SUBJECTS if floors else (TRAINED,)
+    trained = STUDENT if student else TRAINED
+    subjects = (trained, UNTRAINED, RAW_PIXELS) if floors else (trained,)
     rows: dict[RowKey, list[Result]] = {}
 
     def sort_key(result: Result) -> tuple[int, float, int]:
@@ -193,33 +215,42 @@ def _subjects(encoder: Pretrained, data: LabelledData, floors: bool) -> Iterator
     keys = ("method", "epoch", "step", "seed")
     about = {key: encoder.about[key] for key in keys if key in encoder.about}
     about = {"digest": encoder.digest(), "network": network, **about}
-    yield Subject(TRAINED, encoder, size, mean, std, about, encoder.resolution)
+    name = STUDENT if encoder.about.get("student") else TRAINED
+    yield Subject(name, encoder, size, mean, std, about, size, encoder.resolution)
     if not floors:
         return
     twin = encoder.untrained()
     about = {"digest": twin.digest(), "network": network, "seed": encoder.about.get("seed", 0)}
-    yield Subject(UNTRAINED, twin, size, mean, std, about, encoder.resolution)
+    yield Subject(UNTRAINED, twin, size, mean, std, about, size, encoder.resolution)
     side = min(PIXELS_SIDE, data.train.resolution)
     about = {"digest": f"{side:08d}", "size": side}
     zero, one = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
-    yield Subject(RAW_PIXELS, nn.Flatten(), side, zero, one, about)
+    yield Subject(RAW_PIXELS, nn.Flatten(), side, zero, one, about, size)
 
 
 def _results(case: Case, names: Sequence[str], folder: Path) -> list[Result]:
     """Return the results of a subject under each protocol, stored ones where they exist."""
-    subject = case.subject
-    results = []
-    for name in names:
-        if name == "finetune" and next(subject.network.parameters(), None) is None:
-            continue  # raw pixels have no weights to fine-tune
-        described = PROTOCOLS[name].describe(case)
-        protocol = {"name": name, **case.data.protocol, **described}
-        path = result_path(folder, protocol, subject.name, subject.about["digest"])
-        result = read(path) if path.is_file() else None
-        if result is None or result.encoder["digest"] != subject.about["digest"]:
-            result = read(write(folder, _measure(case, protocol)))
-        results.append(result)
-    return results
+    has_weights = next(case.subject.network.parameters(), None) is not None
+    # Raw pixels have no weights to fine-tune.
+    return [_result(case, name, folder) for name in names if has_weights or name != "finetune"]
+
+
+def _result(case: Case, name: str, folder: Path) -> Result:
+    """Return the stored result of a protocol, or measure and store it. Rank 0 reads and writes."""
+    protocol = {"name": name, **case.protocol, **PROTOCOLS[name].describe(case)}
+    stored_result = on_rank_0(lambda: _stored(folder, protocol, case.subject))
+    if stored_result is not None:
+        return stored_result
+    measured = _measure(case, protocol)
+    return on_rank_0(lambda: read(write(folder, measured)))
+
+
+def _stored(folder: Path, protocol: dict[str, Any], subject: Subject) -> Result | None:
+    """Return the stored result of a subject under a protocol, if there is one."""
+    digest = subject.about["digest"]
+    path = result_path(folder, protocol, subject.name, digest)
+    result = read(path) if path.is_file() else None
+    return result if result is not None and result.encoder["digest"] == digest else None
 
 
 def _measure(case: Case, protocol: dict[str, Any]) -> Result:
@@ -233,13 +264,15 @@ def _measure(case: Case, protocol: dict[str, Any]) -> Result:
         "device": describe_device(case.device),
         "versions": versions(),
     }
+    if world_size() > 1:
+        made["processes"] = world_size()
     notes = (*case.data.notes, *_image_notes(case))
     return Result(
         protocol,
         subject.name,
         subject.about,
         tuple(outcome.scores),
-        outcome.sentence,
+        outcome.sentence + case.phrase,
         notes,
         outcome.details,
         made,
@@ -248,12 +281,18 @@ def _measure(case: Case, protocol: dict[str, Any]) -> Result:
 
 def _image_notes(case: Case) -> Iterator[str]:
     """Yield notes about resized images and about unreadable files."""
-    side = case.data.test.resolution
-    if case.subject.resolution is not None and side != case.subject.resolution:
+    subject, side = case.subject, case.data.test.resolution
+    if subject.resolution is not None and side != subject.resolution:
+        kept = subject.crop(case.data.test)
+        crop = f"cropped to their centre of {kept} and " if kept < side else ""
         yield (
-            f"images of {side} pixels were resized to {case.subject.size}, the size of this "
+            f"images of {side} pixels were {crop}resized to {subject.size}, the size of this "
             "encoder's pretraining"
         )
-    if num_bad := len(case.data.train.bad) + len(case.data.test.bad):
+    # A process knows only of the files that it has read.
+    own = {
+        (store.split, bad.path) for store in (case.data.train, case.data.test) for bad in store.bad
+    }
+    if num_bad := len(set().union(*from_all_ranks(own))):
         files = "1 file" if num_bad == 1 else f"{num_bad:,} files"
         yield f"{files} could not be read; another image replaces each of them"

@@ -8,7 +8,7 @@ result.top1, result.protocol
 import contextlib
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,6 +18,8 @@ from torch.nn.functional import cross_entropy
 from smi.data.batches import Batches
 from smi.data.store import Store
 from smi.data.subset import Subset
+from smi.device import autocast, device_of, upload
+from smi.distributed import data_parallel, in_parts, synchronise_batch_norms, world_size
 from smi.errors import UserError
 from smi.evaluation.accuracy import top_k
 from smi.evaluation.features import evaluation_mode, extract_labelled, labels_of
@@ -62,7 +64,8 @@ def fine_tune(
 ) -> FineTuned:
     """Train a copy of the encoder on a share of the labels and test it after the last epoch.
 
-    Training takes at least 300 steps: more epochs if the labels are few.
+    Training takes at least 300 steps: more epochs if the labels are few. Several processes must all
+    call this: each trains on a part of every batch, and the batch norms see all of it.
     """
     if not 0 < share <= 1:
         raise UserError(f"the share of labels must be above 0 and at most 1, not {share}")
@@ -88,7 +91,13 @@ def fine_tune(
             continue
         policy = task.policy
         scores, test_labels = extract_labelled(
-            network, test, mean=policy.mean, std=policy.std, size=policy.views[0].size
+            network,
+            test,
+            mean=policy.mean,
+            std=policy.std,
+            size=policy.views[0].size,
+            precision=task.precision,
+            together=True,
         )
         curves.append(summarise_epoch(epoch, losses, correct, scores, test_labels))
         losses, correct = [], []
@@ -111,11 +120,11 @@ def sample_each_class(labels: Tensor, share: float, seed: int) -> Tensor:
 def _create_network(task: Task, batches: Batches) -> nn.Sequential:
     """Return a trainable copy of the encoder with a new linear classifier on its features."""
     encoder = copy.deepcopy(task.encoder).requires_grad_(True).train()
-    device = next(parameter.device for parameter in encoder.parameters())
+    device = device_of(encoder)
     first = batches.batch(0)
     views = Views(task.policy)
     with evaluation_mode(encoder), torch.no_grad():
-        dim = encoder(views(first.images.to(device), first.generator())[0]).shape[1]
+        dim = encoder(views(first.to(device).images, first.generator())[0]).shape[1]
     head = nn.Linear(dim, task.num_classes, device=device)
     for parameter in head.parameters():
         nn.init.zeros_(parameter)  # so that the first gradients do not disturb the encoder
@@ -126,9 +135,11 @@ def _train(
     network: nn.Sequential, task: Task, batches: Batches, epochs: int
 ) -> Iterator[tuple[int, list[Tensor], list[Tensor]]]:
     """Train, and yield the number of each epoch with the loss and accuracy of its batches."""
-    device = next(parameter.device for parameter in network.parameters())
+    device = device_of(network)
     views = Views(task.policy)
     train_labels = labels_of(task.train)
+    forward = _split_over_processes(network, batches.batch_size, device)
+    scaler = torch.amp.GradScaler(device.type, enabled=task.precision == "float16")
     optimizer = create_optimizer(
         network, name="AdamW", lr=ADAMW_LR, lr_vectors=None, weight_decay=ADAMW_WEIGHT_DECAY
     )
@@ -138,12 +149,15 @@ def _train(
     with contextlib.closing(batches.starting_at()) as stream:
         for step in range(total):
             batch = next(stream)
-            labels = train_labels[batch.index].to(device)
+            labels = upload(train_labels[batch.index], device)
             set_lr(optimizer, cosine(1.0, 0.0, step / total))
-            scores = network(views(batch.images.to(device), batch.generator())[0])
-            loss = cross_entropy(scores, labels)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+            x = views(batch.to(device).images, batch.generator())[0]
+            with autocast(device, task.precision):
+                scores = forward(x)
+            loss = cross_entropy(scores.float(), labels)
+            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            scaler.step(optimizer)
+            scaler.update()
             optimizer.zero_grad(set_to_none=True)
             losses.append(loss.detach())
             correct.append((scores.argmax(1) == labels).float().mean())
@@ -151,3 +165,20 @@ def _train(
             if rest == 0:
                 yield epoch, losses, correct
                 losses, correct = [], []
+
+
+def _split_over_processes(
+    network: nn.Sequential, batch_size: int, device: torch.device
+) -> Callable[[Tensor], Tensor]:
+    """Return the forward pass of a batch, of which each process computes a part if it can.
+
+    A batch that is no multiple of the processes is computed by each of them as a whole, because
+    batch norms need parts of one size.
+    """
+    if world_size() == 1:
+        return network
+    if batch_size % world_size():
+        return data_parallel(network, device)
+    synchronise_batch_norms(network)
+    parallel = data_parallel(network, device)
+    return lambda x: in_parts(parallel, x)

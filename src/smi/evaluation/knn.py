@@ -55,13 +55,23 @@ def knn_accuracy(
     k: int = KNN_K,
     temperature: float = KNN_TEMPERATURE,
     num_classes: int | None = None,
+    device: torch.device | None = None,
 ) -> KnnResult:
-    """Classify the queries by their neighbours in the bank and return the accuracy."""
+    """Classify the queries by their neighbours in the bank and return the accuracy.
+
+    device: where to compute; None is the device of the queries.
+    """
     num_classes = check_features(bank, bank_labels, queries, labels, num_classes=num_classes)
     votes = knn_votes(
-        bank, bank_labels, queries, k=k, temperature=temperature, num_classes=num_classes
+        bank,
+        bank_labels,
+        queries,
+        k=k,
+        temperature=temperature,
+        num_classes=num_classes,
+        device=device,
     )
-    top1, top5 = top_k(votes, labels)
+    top1, top5 = top_k(votes.to(labels.device), labels)
     return KnnResult(top1, top5, min(k, len(bank)), temperature, len(bank), len(queries))
 
 
@@ -88,26 +98,34 @@ def knn_votes(
     num_classes: int,
     k: int = KNN_K,
     temperature: float = KNN_TEMPERATURE,
+    device: torch.device | None = None,
 ) -> Tensor:
-    """Return the votes [m, C]; each row sums to 1. Rows of zeros have similarity 0 to all rows."""
+    """Return the votes [m, C]; each row sums to 1. Rows of zeros have similarity 0 to all rows.
+
+    device: where to compute; None is the device of the queries.
+    """
     if not 0 < temperature < float("inf"):
         raise UserError(
             f"the temperature of nearest neighbours must be positive, not {temperature}"
         )
-    similarity, index = nearest(bank, queries, k)
+    similarity, index = nearest(bank, queries, k, device)
     # The softmax gives the same shares as exp, and cannot overflow at low temperatures.
     weights = torch.softmax(similarity / temperature, dim=1)
-    return weights.new_zeros(len(queries), num_classes).scatter_add_(1, bank_labels[index], weights)
+    classes = bank_labels.to(index.device)[index]
+    return weights.new_zeros(len(queries), num_classes).scatter_add_(1, classes, weights)
 
 
 # --------------------------------------------------------------------------- exact nearest rows
 
 
-def nearest(bank: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def nearest(
+    bank: Tensor, queries: Tensor, k: int, device: torch.device | None = None
+) -> tuple[Tensor, Tensor]:
     """Return cosine similarity and index of the k nearest bank rows, nearest first: [m, k] each.
 
-    The search is exact and needs memory for one tile of similarities only. k is at most n. The
-    order of equally similar rows is not defined.
+    The search is exact. It needs memory for the queries and for one tile: the bank, which may be
+    larger than memory, is read once, block by block. k is at most n. The order of equally similar
+    rows is not defined. device: where to compute; None is the device of the queries.
     """
     if k < 1:
         raise UserError(f"the number of nearest neighbours must be 1 or more, not {k}")
@@ -117,23 +135,20 @@ def nearest(bank: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
             f"{queries.shape[1]:,}: use one encoder"
         )
     k = min(k, len(bank))
-    bank, queries = _unit(bank), _unit(queries)
-    similarity = queries.new_empty(len(queries), k)
-    index = torch.empty(len(queries), k, dtype=torch.long, device=queries.device)
+    queries = _unit(queries.to(device or queries.device))
+    blocks = [(block, NearestRows(k)) for block in torch.split(queries, QUERIES_PER_TILE)]
     # One buffer for all tiles: allocating each of them takes a fifth longer.
     buffer = queries.new_empty(min(QUERIES_PER_TILE, len(queries)) * min(ROWS_PER_TILE, len(bank)))
-    for i in range(0, len(queries), QUERIES_PER_TILE):
-        block = queries[i : i + QUERIES_PER_TILE]
-        best = NearestRows(k)
-        for j in range(0, len(bank), ROWS_PER_TILE):
-            rows = bank[j : j + ROWS_PER_TILE]
+    for j in range(0, len(bank), ROWS_PER_TILE):
+        rows = _unit(bank[j : j + ROWS_PER_TILE].to(queries.device))
+        for block, best in blocks:
             out = buffer[: len(rows) * len(block)].view(len(rows), len(block))
             tile = torch.mm(rows, block.T, out=out)  # faster than its transpose
             values, row = _largest(tile, min(k, len(rows)))
             best.add(values, row + j)
-        similarity[i : i + QUERIES_PER_TILE] = best.similarity
-        index[i : i + QUERIES_PER_TILE] = best.index
-    return similarity, index
+    return torch.cat([best.similarity for _, best in blocks]), torch.cat(
+        [best.index for _, best in blocks]
+    )
 
 
 class NearestRows:

@@ -19,11 +19,12 @@ from torch.nn.functional import cross_entropy
 from smi.data.batches import Batches
 from smi.data.store import Store
 from smi.data.subset import Subset
-from smi.device import device_of
+from smi.device import Precision, autocast, device_of, upload
+from smi.distributed import in_parts
 from smi.errors import UserError
 from smi.evaluation.accuracy import check_features, top_k
 from smi.evaluation.features import FeatureSplits, evaluation_mode, labels_of
-from smi.evaluation.logistic import NUM_FOLDS, hold_out, nearly_best
+from smi.evaluation.logistic import NUM_FOLDS, blocks_of, hold_out, nearly_best
 from smi.optim import cosine
 from smi.seeds import derive
 from smi.views import RECIPES, Policy, Views
@@ -85,6 +86,7 @@ class Task:
     train: Store
     policy: Policy
     num_classes: int
+    precision: Precision = "float32"  # number format of the encoder
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ def train_linear(
 
     rows: features of the images without augmentation. Held-out training rows choose the learning
     rate. The features of test images do not change, so their curve costs almost nothing.
+    Several processes must all call this: each encodes a part of every batch.
     """
     training = training or Training()
     check_features(*rows, num_classes=task.num_classes)
@@ -163,7 +166,8 @@ def choose_lr(
     trial = replace(training, epochs=epochs, seed=derive(training.seed, "lr"))
     for _ in _train(heads, replace(task, train=Subset(task.train, fitted)), trial):
         pass
-    scores = heads.scores(features[held_out].to(heads.weight)).cpu().nan_to_num()
+    blocks = (heads.scores(h.to(heads.weight)).cpu() for h in blocks_of(features, held_out))
+    scores = torch.cat(list(blocks)).nan_to_num()
     return tuple((lr, top_k(scores[:, i], labels[held_out])[0]) for i, lr in enumerate(lrs))
 
 
@@ -182,9 +186,14 @@ def _train(
     with contextlib.closing(batches.starting_at()) as stream:
         for step in range(total):
             batch = next(stream)
-            y = labels[batch.index].to(device)
-            with evaluation_mode(task.encoder), torch.no_grad():
-                h = task.encoder(views(batch.images.to(device), batch.generator())[0])
+            y = upload(labels[batch.index], device)
+            x = views(batch.to(device).images, batch.generator())[0]
+            with (
+                evaluation_mode(task.encoder),
+                autocast(device, task.precision),
+                torch.no_grad(),
+            ):
+                h = in_parts(task.encoder, x)
             factor = cosine(1.0, 0.0, step / total) * batches.batch_size / CLASSIFIER_BATCH_SIZE
             scores, loss = heads.step(h, y, factor)
             losses.append(loss[0])

@@ -18,7 +18,7 @@ n rows, F coordinates, C classes.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,13 +26,14 @@ from torch import Tensor
 
 from smi.errors import UserError
 from smi.evaluation.accuracy import check_features, top_k
+from smi.evaluation.features import is_mapped
 from smi.seeds import derive
 
 L2_GRID = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)  # strongest first: each solution starts the next fit
 NUM_FOLDS = 5  # one fold of the training rows is held out to choose hyperparameters
 NUM_PAIRS = 10  # steps and gradient changes that L-BFGS remembers
 ROWS_PER_COORDINATE = 8  # rows to estimate the covariance: more would cost more than they save
-ROWS_PER_CHUNK = 4096  # rows to square at a time
+ROWS_PER_CHUNK = 4096  # rows to square at a time, or to read of mapped features
 SLOPE_REDUCTION = 0.25  # the line search stops when the slope has fallen to this share
 MAX_LINE_STEPS = 20
 TOLERANCE = 3e-5
@@ -136,11 +137,18 @@ def choose_l2(
             f"{len(labels)} training rows are too few to choose l2 on a part of them: give one l2"
         )
     tried, start = [], None
-    problem = _Problem(features[fitted], labels[fitted], num_classes)
+    problem = _Problem(features, labels[fitted], num_classes, rows=fitted)
     for l2 in sorted(grid, reverse=True):
         classifier, start = problem.solve(l2, start=start)
-        tried.append((l2, top_k(classifier.scores(features[held_out]), labels[held_out])[0]))
+        scores = torch.cat([classifier.scores(h) for h in blocks_of(features, held_out)])
+        tried.append((l2, top_k(scores, labels[held_out])[0]))
     return tuple(tried)
+
+
+def blocks_of(features: Tensor, rows: Tensor) -> Iterator[Tensor]:
+    """Yield the features of some rows: all of them at once, or in chunks if they are mapped."""
+    for chunk in torch.split(rows, ROWS_PER_CHUNK if is_mapped(features) else max(1, len(rows))):
+        yield features[chunk]
 
 
 def nearly_best(tried: Sequence[tuple[float, float]], num_rows: int) -> list[float]:
@@ -190,6 +198,7 @@ class _Problem:
 
     The bias is the weight of the column of ones, which l2 does not shrink. Logits are stored as
     [C, n]: the softmax runs over long rows, and both products read the features row by row.
+    Features that are mapped from a file are not copied: each pass standardises them chunk by chunk.
     """
 
     def __init__(
@@ -199,22 +208,82 @@ class _Problem:
         num_classes: int,
         mean: Tensor | None = None,
         std: Tensor | None = None,
+        rows: Tensor | None = None,
     ):
-        features = features.to(torch.promote_types(features.dtype, torch.float32))
-        self.mean = features.mean(0) if mean is None else mean.to(features)
-        self.x = features.new_ones(len(features), features.shape[1] + 1)
-        torch.sub(features, self.mean, out=self.x[:, :-1])
-        std = _root_mean_square(self.x[:, :-1]) if std is None else std.to(features)
-        # A variation smaller than the rounding error of the mean counts as none.
-        varies = std > 32 * torch.finfo(features.dtype).eps * self.mean.abs()
-        self.std = torch.where(varies, std, 1)
-        self.x[:, :-1] *= torch.where(varies, 1 / std, 0)
-        self.target = self.x.new_zeros(num_classes, len(labels))  # [C, n]
+        """Standardise by mean and std [F], or by those of the features. rows: those to fit on."""
+        if rows is None:
+            rows = torch.arange(len(features), device=features.device)
+        elif not is_mapped(features):
+            features, rows = features[rows], torch.arange(len(rows), device=features.device)
+        self._features = features.to(torch.promote_types(features.dtype, torch.float32))
+        self._rows = rows
+        self._whole: Tensor | None = None  # [n, F + 1], unless the features are mapped
+        self._standardise(mean, std)
+        self.target = self.mean.new_zeros(num_classes, len(labels))  # [C, n]
         self.target.scatter_(0, labels[None], 1.0)
         # of the cross-entropy where all classes are equally likely
         self.curvature = (1 - 1 / num_classes) / num_classes if num_classes > 1 else 1.0
-        rows = self.x[:: max(1, len(self.x) // (ROWS_PER_COORDINATE * self.x.shape[1]))]
-        self.covariance = rows.T @ rows / len(rows)  # [F + 1, F + 1]
+        dim = self._features.shape[1] + 1
+        some = slice(None, None, max(1, len(rows) // (ROWS_PER_COORDINATE * dim)))
+        x = self._standardised(self._rows[some]) if self._whole is None else self._whole[some]
+        self.covariance = x.T @ x / len(x)  # [F + 1, F + 1]
+
+    def _standardise(self, mean: Tensor | None, std: Tensor | None) -> None:
+        """Set the statistics and, unless the features are mapped, the standardised features."""
+        features, mapped = self._features, is_mapped(self._features)
+        if mean is not None:
+            self.mean = mean.to(features)
+        elif mapped:
+            total = features.new_zeros(features.shape[1])
+            for h in blocks_of(features, self._rows):
+                total += h.sum(0)
+            self.mean = total / len(self._rows)
+        else:
+            self.mean = features.mean(0)
+        centred = None
+        if not mapped:
+            self._whole = features.new_ones(len(features), features.shape[1] + 1)
+            centred = torch.sub(features, self.mean, out=self._whole[:, :-1])
+        if std is None:
+            chunks = (
+                (h - self.mean for h in blocks_of(features, self._rows))
+                if centred is None
+                else torch.split(centred, ROWS_PER_CHUNK)
+            )
+            # Chunks: allocating memory for all squares would take longer than squaring.
+            squares = sum((x.square().sum(0) for x in chunks), torch.zeros_like(self.mean))
+            std = (squares / len(self._rows)).sqrt()
+        std = std.to(features)
+        # A variation smaller than the rounding error of the mean counts as none.
+        varies = std > 32 * torch.finfo(features.dtype).eps * self.mean.abs()
+        self.std = torch.where(varies, std, 1)
+        self._factor = torch.where(varies, 1 / std, 0)
+        if centred is not None:
+            centred *= self._factor
+
+    def _standardised(self, rows: Tensor) -> Tensor:
+        """Return rows of mapped features, standardised, with a column of ones."""
+        h = self._features[rows]
+        return torch.cat([(h - self.mean) * self._factor, h.new_ones(len(h), 1)], 1)
+
+    def _chunks(self) -> Iterator[Tensor]:
+        """Yield chunks of mapped features, standardised."""
+        return map(self._standardised, torch.split(self._rows, ROWS_PER_CHUNK))
+
+    def _logits(self, weight: Tensor) -> Tensor:
+        """Return weight @ x.T: [C, n]."""
+        if self._whole is not None:
+            return weight @ self._whole.T
+        return torch.cat([weight @ x.T for x in self._chunks()], 1)
+
+    def _mean_product(self, error: Tensor) -> Tensor:
+        """Return error @ x / n: [C, F + 1]."""
+        if self._whole is not None:
+            return error @ self._whole / len(self._whole)
+        total = torch.zeros_like(error[:, :1])
+        for part, x in zip(torch.split(error, ROWS_PER_CHUNK, 1), self._chunks(), strict=True):
+            total = total + part @ x
+        return total / len(self._rows)
 
     def solve(
         self,
@@ -229,25 +298,24 @@ class _Problem:
             raise UserError(
                 f"l2 must be positive, not {l2}: without it separable classes have no solution"
             )
-        x, n = self.x, len(self.x)
-        decay = x.new_full((x.shape[1],), l2)
+        decay = self.covariance.new_full((len(self.covariance),), l2)
         decay[-1] = 0
         factor = self._precondition(decay)
-        weight = x.new_zeros(len(self.target), x.shape[1]) if start is None else start  # [C, F + 1]
-        logits = weight @ x.T  # [C, n]
-        gradient = self._error(logits) @ x / n + decay * weight
+        weight = decay.new_zeros(len(self.target), len(decay)) if start is None else start
+        logits = self._logits(weight)  # [C, n]
+        gradient = self._mean_product(self._error(logits)) + decay * weight  # [C, F + 1]
         pairs: deque[tuple[Tensor, Tensor, Tensor]] = deque(maxlen=NUM_PAIRS)
         iterations = 0
         while (largest := gradient.abs().max().item()) > tolerance and iterations < max_iterations:
             direction = _descend(gradient, pairs, factor)
-            change = direction @ x.T  # [C, n]
+            change = self._logits(direction)  # [C, n]
             slope = _dot(gradient, direction).item()
             if slope >= 0:
                 break  # at this precision, no direction leads down
             step, error = self._search(slope, logits, change, weight, direction, decay)
             moved = step * direction
             weight, logits = weight + moved, logits.add_(change, alpha=step)
-            before, gradient = gradient, error @ x / n + decay * weight
+            before, gradient = gradient, self._mean_product(error) + decay * weight
             bend = gradient - before
             if (product := _dot(moved, bend)) > 0:
                 pairs.append((moved, bend, product))
@@ -283,7 +351,7 @@ class _Problem:
         It is Newton's method in one dimension, kept between brackets. It compares slopes, because
         near the end values differ by less than their rounding.
         """
-        n = len(self.x)
+        n = len(self._rows)
         pull = _dot(weight * decay, direction).item()
         stiffness = _dot(direction * decay, direction).item()
         low, high, step = 0.0, float("inf"), 1.0
@@ -323,16 +391,6 @@ def _descend(
     for (moved, bend, product), share in zip(pairs, reversed(shares), strict=True):
         r = r + (share - _dot(bend, r) / product) * moved
     return -r
-
-
-def _root_mean_square(x: Tensor) -> Tensor:
-    """Return the root mean square of each column.
-
-    It works in chunks: allocating memory for all squares would take longer than squaring.
-    """
-    chunks = (x[i : i + ROWS_PER_CHUNK] for i in range(0, len(x), ROWS_PER_CHUNK))
-    total = sum((chunk.square().sum(0) for chunk in chunks), x.new_zeros(x.shape[1]))
-    return (total / len(x)).sqrt()
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

@@ -18,19 +18,22 @@ import torch
 from torch import Tensor, nn
 
 from smi.data import Store
-from smi.device import device_of
+from smi.device import Precision
+from smi.distributed import in_parts, on_rank_0
 from smi.errors import UserError
 from smi.evaluation import finetune, linear_sgd, logistic
+from smi.evaluation.accuracy import check_features, top_k
 from smi.evaluation.features import FeatureSplits, extract_labelled, labels_of
 from smi.evaluation.fewshot import FEW_SHOT_L2, few_shot
 from smi.evaluation.finetune import fine_tune
-from smi.evaluation.knn import KNN_K, KNN_TEMPERATURE, knn_accuracy
+from smi.evaluation.knn import KNN_K, KNN_TEMPERATURE, KnnResult, knn_votes
 from smi.evaluation.labelled import LabelledData
 from smi.evaluation.linear_sgd import Epoch, Task, Training, light, train_linear
 from smi.evaluation.logistic import linear_accuracy
 from smi.evaluation.results import Score
 from smi.terminal import Progress, announce, suggest
 from smi.views import Policy
+from smi.views.normalisation import kept_side
 from smi.views.policies import Triple
 
 SHOTS = (1, 5, 10)  # labels per class
@@ -48,19 +51,45 @@ class Subject:
     mean: Triple
     std: Triple
     about: dict[str, Any]  # `Result.encoder`
+    encoder_size: int  # input size of the encoder, by which the crop of all subjects is decided
     resolution: int | None = None  # pixels of images in pretraining, before the views
+
+    def crop(self, store: Store) -> int:
+        """Return the side of the centre that is kept of the images of a store."""
+        return kept_side(store.resolution, self.encoder_size)
 
 
 @dataclass(frozen=True)
 class Case:
-    """Hold the input of a protocol: a subject, labelled images and the epochs to train.
+    """Hold the input of a protocol: a subject, labelled images and how to compute.
 
-    epochs: None takes the default of the protocol.
+    epochs: None takes the default of the protocol. Several processes run each protocol together.
     """
 
     data: LabelledData
     subject: Subject
+    device: torch.device
     epochs: int | None = None
+    precision: Precision = "float32"
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """Describe what all protocols share: the images, and their crop and precision if special.
+
+        It is hashed. Whole images and float32 add nothing, so that older results stay comparable.
+        """
+        is_cropped = self.subject.crop(self.data.test) < self.data.test.resolution
+        crop = {"crop": "centre 7/8"} if is_cropped else {}
+        precision = {"precision": self.precision} if self.precision != "float32" else {}
+        return self.data.protocol | crop | precision
+
+    @property
+    def phrase(self) -> str:
+        """Return the crop and the precision in words, to end the sentence of a result."""
+        special = self.protocol
+        crop = ", centre crops of 7/8" if "crop" in special else ""
+        precision = f", computed in {self.precision}" if "precision" in special else ""
+        return crop + precision
 
     @cached_property
     def rows(self) -> FeatureSplits:
@@ -76,6 +105,9 @@ class Case:
                 mean=subject.mean,
                 std=subject.std,
                 size=subject.size,
+                crop=subject.crop(store),
+                precision=self.precision,
+                together=True,
                 advance=progress.advance,
             )
 
@@ -89,12 +121,7 @@ class Case:
     def task(self) -> Task:
         """Return the training images and their views for a classifier."""
         data = self.data
-        return Task(self.subject.network, data.train, self.policy, data.num_classes)
-
-    @property
-    def device(self) -> torch.device:
-        """Return the device of the subject's network."""
-        return device_of(self.subject.network, None)
+        return Task(self.subject.network, data.train, self.policy, data.num_classes, self.precision)
 
     def training(self, doing: str) -> Training:
         """Return the training settings of a classifier. doing: a name for the reports on stderr."""
@@ -130,9 +157,17 @@ def _describe_knn(case: Case) -> dict[str, Any]:
 
 
 def _run_knn(case: Case) -> Outcome:
-    result = knn_accuracy(
-        *case.rows, k=KNN_K, temperature=KNN_TEMPERATURE, num_classes=case.data.num_classes
+    bank, bank_labels, queries, labels = case.rows
+    num_classes = check_features(*case.rows, num_classes=case.data.num_classes)
+    votes = in_parts(
+        lambda some: knn_votes(
+            bank, bank_labels, some, num_classes=num_classes, device=case.device
+        ),
+        queries,
     )
+    top1, top5 = top_k(votes.cpu(), labels)
+    k = min(KNN_K, len(bank))
+    result = KnnResult(top1, top5, k, KNN_TEMPERATURE, len(bank), len(queries))
     return Outcome([Score("kNN", result.top1)], result.protocol, {"top5": result.top5})
 
 
@@ -219,7 +254,7 @@ def _describe_linear(case: Case) -> dict[str, Any]:
             "in a tenth of the epochs (3 at least)"
         ),
         "seed": case.data.seed,
-        "augmentation": _augmentation(case.policy),
+        "augmentation": _augmentation(case),
         "epoch reported": "last",
     }
 
@@ -251,7 +286,7 @@ def _describe_fine_tune(case: Case) -> dict[str, Any]:
         "steps, at least": finetune.MIN_STEPS,
         "batch": linear_sgd.CLASSIFIER_BATCH_SIZE,
         "optimizer": f"AdamW, lr {lr:g}, weight decay {decay:g}, cosine",
-        "augmentation": _augmentation(case.policy),
+        "augmentation": _augmentation(case),
         "epoch reported": "last",
     }
 
@@ -283,10 +318,24 @@ def _run_fine_tune(case: Case) -> Outcome:
 
 # ---------------------------------------------------------------------------------- all protocols
 
+
+def _on_rank_0(run: Callable[[Case], Outcome]) -> Callable[[Case], Outcome]:
+    """Return a function that runs a protocol on rank 0; other processes wait for its outcome.
+
+    The features are computed by all of them.
+    """
+
+    def run_there(case: Case) -> Outcome:
+        _ = case.rows
+        return on_rank_0(lambda: run(case))
+
+    return run_there
+
+
 PROTOCOLS = {
     "knn": Protocol(_describe_knn, _run_knn),
-    "linear-cached": Protocol(_describe_linear_cached, _run_linear_cached),
-    "fewshot": Protocol(_describe_few_shot, _run_few_shot),
+    "linear-cached": Protocol(_describe_linear_cached, _on_rank_0(_run_linear_cached)),
+    "fewshot": Protocol(_describe_few_shot, _on_rank_0(_run_few_shot)),
     "linear": Protocol(_describe_linear, _run_linear),
     "finetune": Protocol(_describe_fine_tune, _run_fine_tune),
 }
@@ -307,13 +356,14 @@ def _top_scores(name: str, top1: float, top5: float | None) -> list[Score]:
     return [Score(name, top1), *([] if top5 is None else [Score(f"{name} top-5", top5)])]
 
 
-def _augmentation(policy: Policy) -> str:
-    """Describe the crops and flips of a policy. The words are part of the stamp."""
-    view = policy.views[0]
+def _augmentation(case: Case) -> str:
+    """Describe the crops and flips of the training images. The words are part of the stamp."""
+    view = case.policy.views[0]
     pixels = "pixels" if view.pad > 1 else "pixel"
+    whole = " of the whole image" if case.data.train.keep == "aspect" else ""
     padded = f" of the image in a frame of {view.pad} {pixels}" if view.pad else ""
     flips = f", flip {view.flip_p:g}" if view.flip_p else ""
-    return f"crops of {view.scale[0]:g} to {view.scale[1]:g} of the area{padded}{flips}"
+    return f"crops of {view.scale[0]:g} to {view.scale[1]:g} of the area{whole}{padded}{flips}"
 
 
 def _reporter(doing: str) -> Callable[[Epoch], None]:

@@ -23,8 +23,9 @@ from smi.files import write_json
 from smi.tables import NONE, Table
 
 RESULTS_FOLDER = "eval"
-TRAINED, UNTRAINED, RAW_PIXELS = "encoder", "untrained encoder", "raw pixels"
-SUBJECTS = (TRAINED, UNTRAINED, RAW_PIXELS)
+TRAINED, STUDENT = "encoder", "student"  # the student of a method that exports its teacher
+UNTRAINED, RAW_PIXELS = "untrained encoder", "raw pixels"
+SUBJECTS = (TRAINED, STUDENT, UNTRAINED, RAW_PIXELS)
 PROTOCOL_ORDER = ("knn", "linear-cached", "linear", "fewshot", "finetune")  # many labels first
 MAX_NAME_LENGTH = 60  # characters of a dataset's name in the name of a file
 
@@ -83,7 +84,8 @@ def row_name(source: str, subject: str, encoder: Mapping[str, Any]) -> str:
         return f"raw pixels, {encoder['size']} × {encoder['size']}"
     if subject == UNTRAINED:
         return f"untrained {encoder['network']}, seed {encoder['seed']}"
-    return f"{source}, epoch {encoder['epoch']:g}" if encoder.get("epoch") is not None else source
+    name = f"student of {source}" if subject == STUDENT else source
+    return f"{name}, epoch {encoder['epoch']:g}" if encoder.get("epoch") is not None else name
 
 
 # ------------------------------------------------------------------------------------------ files

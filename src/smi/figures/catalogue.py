@@ -3,8 +3,8 @@
 write_figure("gradient-norm", ["runs/smi", "runs/bt"], "gradient-norm.html")     # or .svg, .png
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,14 @@ from smi.runs.run import Run
 from smi.terminal import printable, quietly, say, suggest
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from smi.figures.landscape import Pairs, Shape
     from smi.figures.sample import Features, Sample
     from smi.runs.encoder import Pretrained
+
+    Values = NDArray[np.float64]
 
 SUFFIXES = (".html", ".svg", ".png")
 PNG_SCALE = 3  # pixels for each point, enough for 300 dpi in a column of a paper
@@ -108,19 +113,38 @@ def _linear_curves(request: FigureRequest) -> Any:
 
 
 def _eigenspectrum(request: FigureRequest) -> Any:
-    from smi.figures.eigenspectrum import eigenspectrum
+    from smi.figures.eigenspectrum import cumulative_variance, draw_shares
 
-    features, images = _features(request)
-    h = {name: row.h for name, row in features.items()}
-    return eigenspectrum(request.named_runs(), h, of=images)
+    shares, count, images = _statistics(request, cumulative_variance)
+    return draw_shares(request.named_runs(), shares, count, of=images)
 
 
 def _variance_violin(request: FigureRequest) -> Any:
-    from smi.figures.variance_violin import variance_violin
+    from smi.figures.variance_violin import draw_variances, relative_variance
 
-    features, images = _features(request)
-    h = {name: row.h for name, row in features.items()}
-    return variance_violin(request.named_runs(), h, of=images)
+    variances, count, images = _statistics(request, relative_variance)
+    return draw_variances(request.named_runs(), variances, count, of=images)
+
+
+def _statistics(
+    request: FigureRequest, measure: "Callable[[Iterable[NDArray[np.float32]]], tuple[Values, int]]"
+) -> "tuple[dict[str, Values], int, str]":
+    """Measure the features of each run; also return the number of images and words for them.
+
+    Ten images for each coordinate are used, if there are so many.
+    """
+    from smi.figures.sample import IMAGES_PER_COORDINATE, MAX_IMAGES, feature_blocks
+
+    runs = request.named_runs()
+    encoders = {name: _encoder(request, run) for name, run in runs.items()}
+    enough = IMAGES_PER_COORDINATE * max(encoder.dim for encoder in encoders.values())
+    images = request.images or max(MAX_IMAGES, enough)
+    sample = _sample(replace(request, images=images), runs)
+    measured = {
+        name: measure(feature_blocks(encoder, sample)) for name, encoder in encoders.items()
+    }
+    count = max(number for _, number in measured.values())
+    return {name: values for name, (values, _) in measured.items()}, count, sample.described
 
 
 def _tsne(request: FigureRequest) -> Any:

@@ -1,13 +1,13 @@
 """Draw the cumulative explained variance of features against the number of eigenvectors."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 from plotly import graph_objects as go
-from torch import Tensor
 
 from smi.errors import UserError
+from smi.figures.sample import IMAGES_PER_COORDINATE
 from smi.figures.series import thin_line
 from smi.figures.style import SMALL, Look, finish, frame, legend, looks, plain
 from smi.pages.palette import INK
@@ -17,15 +17,12 @@ from smi.runs.run import Run
 MARKED_SHARE = 0.9  # of the variance; the legend counts the eigenvectors that reach it
 MARKER_SIZE = 8
 NUM_MARKERS = 9
+NO_SPECTRUM = (
+    "the features of all images are the same (or not finite), so they have no eigenspectrum: "
+    "`smi doctor` says more"
+)
 
 Shares = NDArray[np.float64]
-
-
-def eigenspectrum(runs: Mapping[str, Run], features: Mapping[str, Tensor], *, of: str) -> go.Figure:
-    """Draw the figure from the features h [n, F] of each run; `of` describes the images."""
-    count = len(next(iter(features.values())))
-    shares = {name: cumulative_variance(h.numpy()) for name, h in features.items()}
-    return draw_shares(runs, shares, count, of=of)
 
 
 def draw_shares(
@@ -50,7 +47,11 @@ def draw_shares(
     legend(figure, log_x=True)
     figure.update_layout(legend_itemsizing="constant")
     dims = sorted({len(values) for values in shares.values()})
-    few = f" {count} images span at most {count - 1} directions." if count <= max(dims) else ""
+    few = ""
+    if count <= max(dims):
+        few = f" {count} images span at most {count - 1} directions."
+    elif count < IMAGES_PER_COORDINATE * max(dims):
+        few = f" Fewer than {IMAGES_PER_COORDINATE} images for each coordinate exaggerate the rise."
     return finish(
         figure,
         "Share of the variance of features in the first eigenvectors of their covariance: "
@@ -94,21 +95,30 @@ def _marker_sizes(count: int) -> NDArray[np.int64]:
     return sizes
 
 
-def cumulative_variance(h: NDArray[np.float32]) -> Shares:
-    """Return [F], rising to 1: the share of the variance in the first k eigenvectors.
+def cumulative_variance(blocks: Iterable[NDArray[np.float32]]) -> tuple[Shares, int]:
+    """Return the share of the variance in the first k eigenvectors, [F], and the number of rows.
 
-    These are running sums of the covariance's eigenvalues, the largest first, over their sum.
+    blocks: features [n, F], block by block; only their covariance is kept. The shares are running
+    sums of its eigenvalues, the largest first, over their sum.
     """
-    if len(h) < 2:
+    count, mean, products = 0, np.zeros(1), np.zeros((1, 1))
+    for block in blocks:
+        h = np.asarray(block, dtype=np.float64)
+        if not np.isfinite(h).all():
+            raise UserError(NO_SPECTRUM)
+        if not len(h):
+            continue
+        # Moments of two parts are merged around their own means, as in Chan et al. (1979).
+        change = h.mean(axis=0) - mean
+        total = count + len(h)
+        centred = h - h.mean(axis=0)
+        products = products + centred.T @ centred
+        products += np.outer(change, change) * (count * len(h) / total)
+        mean, count = mean + change * (len(h) / total), total
+    if count < 2:
         raise UserError("an eigenspectrum needs two images or more")
-    centred = np.asarray(h, dtype=np.float64) - np.mean(h, axis=0, dtype=np.float64)
-    eigenvalues = np.zeros(1)
-    if np.isfinite(centred).all():
-        eigenvalues = np.linalg.eigvalsh(centred.T @ centred / (len(h) - 1))[::-1].clip(min=0)
+    eigenvalues = np.linalg.eigvalsh(products / (count - 1))[::-1].clip(min=0)
     if not eigenvalues.sum() > 0:
-        raise UserError(
-            "the features of all images are the same (or not finite), so they have no "
-            "eigenspectrum: `smi doctor` says more"
-        )
+        raise UserError(NO_SPECTRUM)
     shares: Shares = np.cumsum(eigenvalues) / eigenvalues.sum()
-    return shares
+    return shares, count

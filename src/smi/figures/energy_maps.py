@@ -20,7 +20,7 @@ from smi.figures.image_panel import add_picture
 from smi.figures.sample import Sample
 from smi.figures.style import FONT, SMALL, finish, plain
 from smi.runs.encoder import Pretrained
-from smi.views.normalisation import normalise
+from smi.views.normalisation import centre_crop, kept_side, normalise
 
 NUM_ROWS = 4
 PANEL_SIDE = 170  # pixels
@@ -148,7 +148,8 @@ def scale_to_unit(energy: Tensor) -> Tensor:
 def energies(encoder: Pretrained, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
     """Compute the norm over channels of the feature map, enlarged to the image.
 
-    images: uint8 [n, 3, S, S]. Returns float [n, S, S], and H, W of the map.
+    images: uint8 [n, 3, S, S]. Returns float [n, S, S], and H, W of the map. Pixels outside the
+    crop of the encoder have the least energy of their image.
     """
     device = next(encoder.parameters()).device
     x = normalise(images.to(device), encoder.mean, encoder.std, encoder.image_size)
@@ -160,8 +161,11 @@ def energies(encoder: Pretrained, images: Tensor) -> tuple[Tensor, tuple[int, in
             f"the features of {encoder.source} are not finite, so they have no energy: "
             "training diverged"
         )
-    enlarged = interpolate(energy, images.shape[-2:], mode="bilinear")[:, 0].cpu()
-    return enlarged, (features.shape[2], features.shape[3])
+    side = kept_side(images.shape[-1], encoder.image_size)
+    enlarged = interpolate(energy, (side, side), mode="bilinear")[:, 0].cpu()
+    whole = enlarged.amin((1, 2), keepdim=True).repeat(1, *images.shape[-2:])
+    centre_crop(whole, side).copy_(enlarged)
+    return whole, (features.shape[2], features.shape[3])
 
 
 def _last_map(encoder: Pretrained, x: Tensor) -> Tensor:

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from smi.data import Store, load
@@ -25,6 +27,7 @@ from smi.seeds import derive
 from smi.terminal import Progress
 
 MAX_IMAGES = 2000
+IMAGES_PER_COORDINATE = 10  # for the spectrum and the variances of features
 
 
 @dataclass(frozen=True)
@@ -102,23 +105,33 @@ def features(encoder: Pretrained, sample: Sample) -> Features:
     """Compute the features of a sample, and leave out images that cannot be read."""
     with sample.open(encoder.resolution) as (store, names):
         rows: list[Tensor] = []
-        indices: list[Tensor] = []
-        with Progress("features", len(store), "images") as progress:
-            for h, index in batches_of_features(
-                encoder, store, mean=encoder.mean, std=encoder.std, size=encoder.image_size
-            ):
-                start = sum(map(len, indices))
-                # The index differs where another image replaces a file that cannot be read.
-                readable = index == torch.arange(start, start + len(index))
-                rows.append(h.float().cpu()[readable])
-                indices.append(index)
-                progress.advance(len(index))
-        all_indices = torch.cat(indices)
-        readable = all_indices[all_indices == torch.arange(len(all_indices))]
-        labels = None if store.labels is None else store.labels[readable]
-        return Features(
-            torch.cat(rows), [names[i] for i in readable.tolist()], labels, store.classes
-        )
+        places: list[int] = []
+        for h, readable in _readable_features(encoder, store):
+            rows.append(h)
+            places += readable.tolist()
+        labels = None if store.labels is None else store.labels[places]
+        return Features(torch.cat(rows), [names[i] for i in places], labels, store.classes)
+
+
+def feature_blocks(encoder: Pretrained, sample: Sample) -> Iterator[NDArray[np.float32]]:
+    """Yield the features of a sample block by block, so that many images fit into memory."""
+    with sample.open(encoder.resolution) as (store, _):
+        for h, _ in _readable_features(encoder, store):
+            yield h.numpy()
+
+
+def _readable_features(encoder: Pretrained, store: Store) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield features on the CPU with their index, without images that cannot be read."""
+    start = 0
+    with Progress("features", len(store), "images") as progress:
+        for h, index in batches_of_features(
+            encoder, store, mean=encoder.mean, std=encoder.std, size=encoder.image_size
+        ):
+            # The index differs where another image replaces a file that cannot be read.
+            readable = index == torch.arange(start, start + len(index))
+            start += len(index)
+            progress.advance(len(index))
+            yield h.float().cpu()[readable], index[readable]
 
 
 def source_of(runs: Mapping[str, Run], data: str | Path | None) -> str:

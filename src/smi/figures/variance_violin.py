@@ -1,11 +1,10 @@
 """Draw the distribution of the variances of coordinates of features, as a violin for each run."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 from plotly import graph_objects as go
-from torch import Tensor
 
 from smi.errors import UserError
 from smi.figures.style import SMALL, finish, frame, looks, plain
@@ -14,15 +13,6 @@ from smi.runs.names import first_runs, named_seed_groups, seed_caption
 from smi.runs.run import Run
 
 Variances = NDArray[np.float64]
-
-
-def variance_violin(
-    runs: Mapping[str, Run], features: Mapping[str, Tensor], *, of: str
-) -> go.Figure:
-    """Draw the figure from the features h [n, F] of each run; `of` describes the images."""
-    count = len(next(iter(features.values())))
-    variances = {name: relative_variance(h.numpy()) for name, h in features.items()}
-    return draw_variances(runs, variances, count, of=of)
 
 
 def draw_variances(
@@ -77,19 +67,30 @@ def _add_violin(figure: go.Figure, name: str, values: Variances, colour: str) ->
     )
 
 
-def relative_variance(h: NDArray[np.float32]) -> Variances:
-    """Return [F]: the variance of each coordinate of the rows, scaled to length 1, times F.
+def relative_variance(blocks: Iterable[NDArray[np.float32]]) -> tuple[Variances, int]:
+    """Return the variance of each coordinate times F, [F], and the number of rows.
 
-    Its mean is 1 - |mean row|^2, up to a factor n / (n - 1).
+    blocks: features [n, F], block by block. Their rows are scaled to length 1. The mean of the
+    result is 1 - |mean row|^2, up to a factor n / (n - 1).
     """
-    if len(h) < 2:
+    count, mean, squares = 0, np.zeros(1), np.zeros(1)
+    for block in blocks:
+        h = np.asarray(block, dtype=np.float64)
+        if not len(h):
+            continue
+        if not np.isfinite(h).all():
+            raise UserError(
+                "the features of some images are not finite, so they have no variance: "
+                "`smi doctor` says more"
+            )
+        rows = h / np.maximum(np.linalg.norm(h, axis=1, keepdims=True), 1e-30)
+        # Moments of two parts are merged around their own means, as in Chan et al. (1979).
+        change = rows.mean(axis=0) - mean
+        total = count + len(rows)
+        squares = squares + len(rows) * rows.var(axis=0)
+        squares += change**2 * (count * len(rows) / total)
+        mean, count = mean + change * (len(rows) / total), total
+    if count < 2:
         raise UserError("a variance needs two images or more")
-    rows = np.asarray(h, dtype=np.float64)
-    if not np.isfinite(rows).all():
-        raise UserError(
-            "the features of some images are not finite, so they have no variance: `smi doctor` "
-            "says more"
-        )
-    rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
-    variances: Variances = rows.var(axis=0, ddof=1) * rows.shape[1]
-    return variances
+    variances: Variances = squares / (count - 1) * len(squares)
+    return variances, count

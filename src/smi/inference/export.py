@@ -27,6 +27,7 @@ from smi.inference.verify_export import compare_features, reason_of, verificatio
 from smi.runs.checkpoint import save, save_encoder
 from smi.runs.encoder import Pretrained, load
 from smi.terminal import quietly, say, suggest
+from smi.views.normalisation import KEPT_SHARE, kept_side
 
 MAX_ONNX_BYTES = 1_900_000_000  # one file holds up to 2 GB, so larger weights go beside it
 
@@ -59,9 +60,8 @@ def export(
             with disk_errors(f"writing {folder}"):
                 _write(partial, encoder, network, to)
             difference = compare_features(partial, encoder, images, to)
-        size = encoder.image_size
         say(_describe_files(folder, FORMATS[to].file))
-        say(f"{encoder.dim:,} features of images of {size} × {size} pixels")
+        say(f"{encoder.dim:,} features of {_describe_input(encoder)}")
         say(network.how_to_load(folder, to))
         shown = f"{difference:.1e}" if difference else "0"
         say(f"largest difference {shown} on {len(images)} images of {dataset}")
@@ -85,6 +85,15 @@ def _describe_files(folder: Path, weights: str) -> str:
     names.remove(weights)
     megabytes = (folder / weights).stat().st_size / 1e6
     return f"{folder}: {weights} ({megabytes:.1f} MB), {', '.join(names)}"
+
+
+def _describe_input(encoder: Pretrained) -> str:
+    """Describe the images that the network takes, and the crop that makes them."""
+    size, side = encoder.image_size, encoder.resolution
+    kept = kept_side(side, size)
+    crop = f": resize the shorter side to {side}, keep the centre of {kept} × {kept}"
+    resize = f", resize it to {size} × {size}" if kept != size else ""
+    return f"images of {size} × {size} pixels" + (crop + resize if kept < side else "")
 
 
 # ---------------------------------------------------------------------------------------- writing
@@ -154,11 +163,12 @@ def _header(encoder: Pretrained, network: Network) -> dict[str, Any]:
 def _preprocessing(encoder: Pretrained, network: Network, to: str) -> dict[str, Any]:
     """Return the content of preprocessing.json."""
     side = encoder.resolution
+    kept = kept_side(side, encoder.image_size)
     return {
         "input_size": [3, encoder.image_size, encoder.image_size],
         "color": "RGB",
         "resize_shorter_side": side,
-        "center_crop": [side, side],
+        "center_crop": [kept, kept],
         "resize": [encoder.image_size, encoder.image_size],
         "interpolation": "bilinear",
         "antialias": True,
@@ -183,7 +193,7 @@ def _timm_config(encoder: Pretrained, network: Network) -> dict[str, Any]:
         "pretrained_cfg": {
             "input_size": [3, encoder.image_size, encoder.image_size],
             "interpolation": "bilinear",
-            "crop_pct": 1.0,
+            "crop_pct": KEPT_SHARE if encoder.resolution > encoder.image_size else 1.0,
             "crop_mode": "center",
             "mean": list(encoder.mean),
             "std": list(encoder.std),

@@ -15,16 +15,17 @@ import torch
 from torch import Tensor
 
 from smi import __version__
-from smi.device import versions
+from smi.device import Precision, versions
 from smi.errors import UserError
 from smi.inference.images import AllImages, FeatureBatches
 from smi.runs.encoder import Pretrained
+from smi.views.normalisation import kept_side
 
 ROW_GROUP_BYTES = 2**23  # of features in a Parquet row group: its writer holds a few copies
 COPY_BYTES = 2**20  # copied at a time
 NAMES_PER_CHUNK = 4096  # file names converted to an array at a time
 
-FeatureWriter = Callable[[Path, FeatureBatches, AllImages, Pretrained], None]
+FeatureWriter = Callable[[Path, FeatureBatches, AllImages, Pretrained, Precision], None]
 
 
 def choose_writer(out: Path) -> FeatureWriter:
@@ -50,15 +51,17 @@ def choose_writer(out: Path) -> FeatureWriter:
     return _write_parquet
 
 
-def _metadata(images: AllImages, encoder: Pretrained) -> str:
+def _metadata(images: AllImages, encoder: Pretrained, precision: Precision) -> str:
     """Describe the encoder and its preprocessing as JSON."""
     about = {
         "encoder": encoder.digest(),
         "trained": encoder.origin(),
         "image_size": encoder.image_size,
         "resolution": encoder.resolution,
+        "crop": kept_side(encoder.resolution, encoder.image_size),
         "mean": encoder.mean,
         "std": encoder.std,
+        "precision": precision,
         "classes": images.classes,
         "smi": __version__,
         "versions": versions(),
@@ -66,7 +69,13 @@ def _metadata(images: AllImages, encoder: Pretrained) -> str:
     return json.dumps(about)
 
 
-def _write_npz(path: Path, batches: FeatureBatches, images: AllImages, encoder: Pretrained) -> None:
+def _write_npz(
+    path: Path,
+    batches: FeatureBatches,
+    images: AllImages,
+    encoder: Pretrained,
+    precision: Precision,
+) -> None:
     """Write features, files and metadata, and labels and classes if the images have them.
 
     The number of rows comes first in the file but is known last, so features are collected in a
@@ -84,7 +93,7 @@ def _write_npz(path: Path, batches: FeatureBatches, images: AllImages, encoder: 
             with _member(archive, "features", np.dtype(np.float32), shape) as member:
                 shutil.copyfileobj(rows, member, COPY_BYTES)
             _write_names(archive, [images.name(place) for place in index])
-            arrays = {"about": np.array(_metadata(images, encoder))}
+            arrays = {"about": np.array(_metadata(images, encoder, precision))}
             if images.labels is not None:
                 arrays["labels"] = images.labels[index]
             if images.classes is not None:
@@ -125,7 +134,11 @@ def _member(
 
 
 def _write_parquet(
-    path: Path, batches: FeatureBatches, images: AllImages, encoder: Pretrained
+    path: Path,
+    batches: FeatureBatches,
+    images: AllImages,
+    encoder: Pretrained,
+    precision: Precision,
 ) -> None:
     """Write the columns file and features, and label if the images have labels."""
     import pyarrow as pa
@@ -133,7 +146,7 @@ def _write_parquet(
 
     fields = [("file", pa.string()), ("features", pa.list_(pa.float32(), encoder.dim))]
     fields += [("label", pa.int64())] if images.labels is not None else []
-    schema = pa.schema(fields, metadata={"smi": _metadata(images, encoder)})
+    schema = pa.schema(fields, metadata={"smi": _metadata(images, encoder, precision)})
     rows_per_group = max(1, ROW_GROUP_BYTES // (4 * encoder.dim))
     # Features hardly ever repeat, so a dictionary would not help.
     with ParquetWriter(path, schema, use_dictionary=False) as file:

@@ -16,7 +16,7 @@ from torch import Tensor
 from smi.data.folders import FileSet
 from smi.data.sources import all_images
 from smi.data.store import open_store
-from smi.device import Runtime
+from smi.device import Precision, Runtime
 from smi.evaluation.features import batches_of_features
 from smi.files import cache_home
 from smi.inference.neighbours_sheet import Tile, thumbnail, thumbnail_of_file
@@ -81,9 +81,14 @@ class AllImages:
         return self.classes[label] if self.classes is not None else str(label)
 
     def features(
-        self, encoder: Pretrained, batch_size: int, device: torch.device, doing: str
+        self,
+        encoder: Pretrained,
+        batch_size: int,
+        device: torch.device,
+        doing: str,
+        precision: Precision = "float32",
     ) -> FeatureBatches:
-        """Yield features on the CPU and the places of their images, batch by batch.
+        """Yield features float32 on the CPU and the places of their images, batch by batch.
 
         Unreadable files are left out: a store replaces them by other images, and the index shows
         where. doing: words for the progress bar.
@@ -99,6 +104,7 @@ class AllImages:
                     size=encoder.image_size,
                     batch_size=batch_size,
                     device=device,
+                    precision=precision,
                 )
                 with contextlib.closing(batches):
                     for h, index in batches:

@@ -34,8 +34,9 @@ $load
 
 
 def preprocess(image):
-    """Return the central square of a PIL image, resized and normalised: float32 [1, 3, S, S]."""
+    """Return the centre of a PIL image, resized and normalised: float32 [1, 3, S, S]."""
     side, size = ABOUT["resize_shorter_side"], ABOUT["input_size"][-1]
+    kept = ABOUT["center_crop"][0]
     # A large JPEG is decoded at a fraction of its size, as in training.
     image.draft(image.mode, (side, side))
     image = ImageOps.exif_transpose(image)
@@ -52,6 +53,8 @@ def preprocess(image):
         image = image.resize((side, side), Image.Resampling.BILINEAR, box=box)
     if image.mode == "RGBA":
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    margin = round((side - kept) / 2)
+    image = image.crop((margin, margin, margin + kept, margin + kept))
     # Channels become floats first, so that the second resize does not round to grey levels.
     channels = [channel.convert("F") for channel in image.convert("RGB").split()]
     channels = [channel.resize((size, size), Image.Resampling.BILINEAR) for channel in channels]

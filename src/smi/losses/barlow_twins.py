@@ -3,6 +3,8 @@
 N samples on all devices together, K embedding coordinates.
 """
 
+from itertools import combinations
+
 import torch
 from torch import Tensor, nn
 
@@ -23,24 +25,33 @@ EPS = 1e-5
 
 
 class BarlowTwinsLoss(nn.Module):
-    """Wrap `barlow_twins_loss`: `BarlowTwinsLoss()(z1, z2)` is the scalar to minimise."""
+    """Wrap `barlow_twins_loss`: `BarlowTwinsLoss()(z1, z2)` is the scalar to minimise.
+
+    More views work too.
+    """
 
     def __init__(self, redundancy_weight: float = REDUNDANCY_WEIGHT, eps: float = EPS):
         super().__init__()
         self.redundancy_weight = redundancy_weight
         self.eps = eps
 
-    def forward(self, z1: Tensor, z2: Tensor) -> Tensor:
+    def forward(self, z1: Tensor, z2: Tensor, *more: Tensor) -> Tensor:
         """Return the scalar to minimise."""
         return barlow_twins_loss(
-            z1, z2, redundancy_weight=self.redundancy_weight, eps=self.eps
+            z1, z2, *more, redundancy_weight=self.redundancy_weight, eps=self.eps
         ).total
 
 
 def barlow_twins_loss(
-    z1: Tensor, z2: Tensor, *, redundancy_weight: float = REDUNDANCY_WEIGHT, eps: float = EPS
+    z1: Tensor,
+    z2: Tensor,
+    *more: Tensor,
+    redundancy_weight: float = REDUNDANCY_WEIGHT,
+    eps: float = EPS,
 ) -> Terms:
     """Push the cross-correlation of two views towards the identity.
+
+    The losses of all pairs of more than two views are added up.
 
     Up to N = K/2 the squares off its diagonal are summed from two N x N matrices without forming
     it: the same number in less time. (The squares of the diagonal are subtracted from the sum of
@@ -59,17 +70,24 @@ def barlow_twins_loss(
     """
     check_positive(eps=eps)
     check_finite(redundancy_weight=redundancy_weight)
-    with float32_island(z1, z2) as (z1, z2):
-        z1, z2 = standardize_columns(join(z1), eps), standardize_columns(join(z2), eps)
-        num_samples, dim = z1.shape
-        if 2 * num_samples <= dim:
-            diagonal = (z1 * z2).sum(dim=0) / num_samples
-            squares = (gram(z1) * gram(z2)).sum() / num_samples**2 - diagonal.square().sum()
-        else:
-            c = product(z1.T, z2) / num_samples  # [K, K]
-            diagonal, squares = c.diagonal(), off_diagonal(c).square().sum()
+    with float32_island(z1, z2, *more) as zs:
+        zs = [standardize_columns(join(z), eps) for z in zs]
+        num_samples, dim = zs[0].shape
+        from_samples = 2 * num_samples <= dim
+        grams = [gram(z) for z in zs] if from_samples else []
+        alignments, redundancies = [], []
+        for a, b in combinations(range(len(zs)), 2):
+            if from_samples:
+                diagonal = (zs[a] * zs[b]).sum(dim=0) / num_samples
+                squares = (grams[a] * grams[b]).sum() / num_samples**2 - diagonal.square().sum()
+            else:
+                c = product(zs[a].T, zs[b]) / num_samples  # [K, K]
+                diagonal, squares = c.diagonal(), off_diagonal(c).square().sum()
+            alignments.append((1 - diagonal).square().sum())
+            redundancies.append(squares)
         return Terms(
-            alignment=(1 - diagonal).square().sum(), redundancy=redundancy_weight * squares
+            alignment=torch.stack(alignments).sum(),
+            redundancy=redundancy_weight * torch.stack(redundancies).sum(),
         )
 
 

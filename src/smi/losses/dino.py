@@ -46,7 +46,7 @@ def dino_loss(
     center: Tensor,
     *,
     student_temperature: float = STUDENT_TEMPERATURE,
-    teacher_temperature: float = TEACHER_TEMPERATURE,
+    teacher_temperature: float | Tensor = TEACHER_TEMPERATURE,
 ) -> Terms:
     """Match the student's distribution on each view to the teacher's on every other view.
 
@@ -55,6 +55,7 @@ def dino_loss(
     teacher, student: outputs [N, D] per view, in the same order of views; the teacher usually has
     only the first, large ones. The teacher gets no gradient.
     center: [D], the mean of the teacher's outputs: `smi.nn.Center` keeps it.
+    teacher_temperature: a tensor is not checked, which would wait for its device.
 
     W devices: the mean of W local losses, which is the loss of the joined batch if `center` is the
     same on every device.
@@ -63,7 +64,9 @@ def dino_loss(
     positive raise a ValueError. The loss is computed in float32, or in float64 if an input is, also
     under autocast.
     """
-    check_positive(student_temperature=student_temperature, teacher_temperature=teacher_temperature)
+    check_positive(student_temperature=student_temperature)
+    if not isinstance(teacher_temperature, Tensor):
+        check_positive(teacher_temperature=teacher_temperature)
     check_lists(teacher, student)
     if not teacher or not student or len(teacher) + len(student) < 3:
         raise ValueError(

@@ -99,10 +99,11 @@ def peak(z: Tensor, dim: int) -> Tensor:
 
 
 def unit_rows(z: Tensor) -> Tensor:
-    """Scale rows to length 1. A row of zeros stays zeros and has no gradient."""
+    """Scale rows to length 1, in float32 or better. Zeros stay zeros and have no gradient."""
+    z = z.to(torch.promote_types(z.dtype, torch.float32))  # MIN_SCALE is 0 in float16
     z = z / peak(z, 1).clamp_min(MIN_SCALE)
     length = torch.linalg.vector_norm(z, dim=1, keepdim=True)
-    return z / torch.where(length > 0, length, 1)
+    return z / torch.where(length > 0, length, torch.inf)
 
 
 def off_diagonal(square: Tensor) -> Tensor:
@@ -158,10 +159,20 @@ class _Gram(torch.autograd.Function):
 
 
 def symmetric_product(u: Tensor) -> Tensor:
-    """Return u @ u.T, with most of its lower triangle copied from the upper one."""
+    """Return u @ u.T; on a CPU with most of its lower triangle copied from the upper one."""
+    if not halves_products(u.device.type):
+        return u @ u.T
     product = u.new_empty(len(u), len(u))
     _fill_symmetric(product, u)
     return product
+
+
+def halves_products(device_type: str) -> bool:
+    """Return whether half the products are faster than one large product.
+
+    On a GPU they are not: they are dozens of small kernels instead of one.
+    """
+    return device_type == "cpu"
 
 
 def _fill_symmetric(product: Tensor, u: Tensor) -> None:

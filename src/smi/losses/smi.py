@@ -41,8 +41,9 @@ SHIFT = 0.06
 EPS = 1e-6
 
 # Rows and columns of a tile, where the whole matrix is too large: enough for products at full
-# speed, few enough for the cache.
+# speed, few enough for the cache. A GPU has no such cache, and waits for every kernel to start.
 TILE_SIZE = 1024
+GPU_TILE_SIZE = 4096  # 67 MB for each matrix of a tile
 
 
 class SMILoss(nn.Module):
@@ -93,7 +94,7 @@ def smi_loss(
     by DDP.
 
     Memory beyond inputs and gradients does not grow with N^2. The loss is differentiable twice
-    (through `smi_loss_plain`).
+    (through `smi_loss_plain`). Inside torch.compile it is `smi_loss_plain`, whose memory does grow.
 
     The dependency is even in the correlation: an anti-correlated pair of views counts as aligned. A
     row without variance (a spread within the rounding of its largest coordinate, or of 1e-30) has
@@ -222,6 +223,8 @@ def _flat(z: Tensor) -> float:
 
 
 def _fused(views: tuple[Tensor, ...], options: _Options) -> Terms:
+    if torch.compiler.is_compiling():  # the compiler fuses the plain path, and cannot read this one
+        return _plain(views, options)
     _check(views, options)
     with float32_island(*views) as zs:
         per = options.per(len(zs[0]))
@@ -318,8 +321,9 @@ class _Gradient(NamedTuple):
         if self.slopes is None:
             return self.rows.mul_(self.factors * factor)
         slopes = self.slopes.mul_(self.factors * factor)
-        for start in range(0, self.rows.shape[1], TILE_SIZE):
-            block = self.rows[:, start : start + TILE_SIZE]
+        width = tile_size(slopes.device.type)
+        for start in range(0, self.rows.shape[1], width):
+            block = self.rows[:, start : start + width]
             block.copy_(slopes @ block)
         return self.rows
 
@@ -334,8 +338,21 @@ def _sweep(
     one number per row.
     """
     u, scale, flat = _center(zs)
-    sweep = _sweep_whole if 2 * len(u) <= u.shape[1] else _sweep_tiles
+    sweep = _sweep_whole if is_whole(len(u), u.shape[1], u.device.type) else _sweep_tiles
     return sweep(u, scale, flat, len(zs), needs_grad, options)
+
+
+def tile_size(device_type: str) -> int:
+    """Return the number of rows and columns of a tile on a device."""
+    return TILE_SIZE if device_type == "cpu" else GPU_TILE_SIZE
+
+
+def is_whole(num_rows: int, dim: int, device_type: str) -> bool:
+    """Return whether the matrix between all rows is computed at once.
+
+    It must be small compared with the rows. A GPU may also spend the memory of one tile on it.
+    """
+    return 2 * num_rows <= dim or (device_type != "cpu" and num_rows <= tile_size(device_type))
 
 
 def _sweep_whole(
@@ -379,7 +396,9 @@ def _sweep_tiles(
     u *= inverse
     grad, along = torch.zeros_like(u) if needs_grad else None, torch.zeros_like(inverse)
     alignment = redundancy = u.new_zeros(())
-    for rows, columns, same_view, on_diagonal in _tiles(num_views, len(u) // num_views):
+    for rows, columns, same_view, on_diagonal in _tiles(
+        num_views, len(u) // num_views, tile_size(u.device.type)
+    ):
         rho = (u[rows] @ u[columns].T).clamp_(-1, 1)
         value, slope = _logcosh_of_dependency(rho, options.shift, options.eps)
         slope *= options.redundancy_weight * (2 if same_view else 1)
@@ -408,17 +427,19 @@ def _sweep_tiles(
     return alignment, options.redundancy_weight * redundancy, gradient
 
 
-def _tiles(num_views: int, num_samples: int) -> Iterator[tuple[slice, slice, bool, bool]]:
+def _tiles(
+    num_views: int, num_samples: int, size: int
+) -> Iterator[tuple[slice, slice, bool, bool]]:
     """Yield each tile: its rows, its columns, whether of one view, whether on the diagonal.
 
     These are all tiles of the matrices between views a < b, and those on or above the diagonal
     where a = b.
     """
-    starts = range(0, num_samples, TILE_SIZE)
+    starts = range(0, num_samples, size)
 
     def rows_of(view: int, start: int) -> slice:
         first = view * num_samples
-        return slice(first + start, first + min(start + TILE_SIZE, num_samples))
+        return slice(first + start, first + min(start + size, num_samples))
 
     for a, b in combinations_with_replacement(range(num_views), 2):
         for i in starts:

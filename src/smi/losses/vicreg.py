@@ -3,6 +3,8 @@
 N samples on all devices together, K embedding coordinates.
 """
 
+from itertools import combinations
+
 import torch
 from torch import Tensor, nn
 
@@ -27,7 +29,7 @@ NUM_HEAVY = 16  # coordinates with the most variance; their covariances are form
 
 
 class VICRegLoss(nn.Module):
-    """Wrap `vicreg_loss`: `VICRegLoss()(z1, z2)` is the scalar to minimise."""
+    """Wrap `vicreg_loss`: `VICRegLoss()(z1, z2)` is the scalar; more views work too."""
 
     def __init__(
         self,
@@ -42,11 +44,12 @@ class VICRegLoss(nn.Module):
         self.covariance_weight = covariance_weight
         self.eps = eps
 
-    def forward(self, z1: Tensor, z2: Tensor) -> Tensor:
+    def forward(self, z1: Tensor, z2: Tensor, *more: Tensor) -> Tensor:
         """Return the scalar to minimise."""
         return vicreg_loss(
             z1,
             z2,
+            *more,
             invariance_weight=self.invariance_weight,
             variance_weight=self.variance_weight,
             covariance_weight=self.covariance_weight,
@@ -57,7 +60,7 @@ class VICRegLoss(nn.Module):
 def vicreg_loss(
     z1: Tensor,
     z2: Tensor,
-    *,
+    *more: Tensor,
     invariance_weight: float = INVARIANCE_WEIGHT,
     variance_weight: float = VARIANCE_WEIGHT,
     covariance_weight: float = COVARIANCE_WEIGHT,
@@ -67,6 +70,9 @@ def vicreg_loss(
 
     The terms are alignment, variance and covariance. invariance_weight, variance_weight and
     covariance_weight are the paper's lambda, mu and nu.
+
+    The losses of all pairs of more than two views are added up, so the variance and the covariance
+    of each of V views count V - 1 times.
 
     Up to N = K/2 the squares of the K x K covariances are summed from an N x N matrix and a few
     rows: the same number in less time.
@@ -85,15 +91,17 @@ def vicreg_loss(
         variance_weight=variance_weight,
         covariance_weight=covariance_weight,
     )
-    with float32_island(z1, z2) as (z1, z2):
-        z1, z2 = _limit(join(z1)), _limit(join(z2))
-        z1_centred, z2_centred = z1 - z1.mean(dim=0), z2 - z2.mean(dim=0)
-        variance1, covariance1 = _variance_and_covariance(z1_centred, eps)
-        variance2, covariance2 = _variance_and_covariance(z2_centred, eps)
+    with float32_island(z1, z2, *more) as zs:
+        zs = [_limit(join(z)) for z in zs]
+        centred = [z - z.mean(dim=0) for z in zs]
+        of_views = [_variance_and_covariance(z, eps) for z in centred]
+        variances, covariances = zip(*of_views, strict=True)
+        distances = [nn.functional.mse_loss(a, b) for a, b in combinations(zs, 2)]
+        num_others = len(zs) - 1
         return Terms(
-            alignment=invariance_weight * nn.functional.mse_loss(z1, z2),
-            variance=variance_weight * (variance1 + variance2) / 2,
-            covariance=covariance_weight * (covariance1 + covariance2),
+            alignment=invariance_weight * torch.stack(distances).sum(),
+            variance=variance_weight * num_others * torch.stack(variances).sum() / 2,
+            covariance=covariance_weight * num_others * torch.stack(covariances).sum(),
         )
 
 

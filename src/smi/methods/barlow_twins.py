@@ -1,24 +1,22 @@
 """Train with Barlow Twins: each coordinate agrees between views and with no other coordinate."""
 
-from collections.abc import Sequence
+import math
 from functools import partial
 
-from torch import Tensor
-
-from smi.data import Batch
 from smi.losses import barlow_twins_loss
 from smi.losses.barlow_twins import REDUNDANCY_WEIGHT
-from smi.methods.base import LossSetup, Method, Output
+from smi.methods.base import LossSetup, PairwiseMethod
 from smi.methods.description import LossRange
-from smi.nn import Encoder, mlp
+from smi.nn import Encoder
 
 
-class BarlowTwins(Method):
+class BarlowTwins(PairwiseMethod):
     """Push the correlations between the coordinates of two views towards the identity.
 
-    They are computed over the batches of all devices.
+    More views are compared pair by pair. Correlations are computed over the batches of all devices.
 
     widths: of the projector's layers.
+    views: large views of each image. crops: small ones beside them. Every pair of views counts.
     redundancy_weight: the paper's lambda, the weight of different coordinates.
     """
 
@@ -35,22 +33,18 @@ class BarlowTwins(Method):
         encoder: Encoder,
         *,
         widths: tuple[int, ...] = (8192, 8192, 8192),
+        views: int = 2,
+        crops: int = 0,
         redundancy_weight: float = REDUNDANCY_WEIGHT,
     ):
-        super().__init__(encoder)
-        self.projector = mlp(encoder.dim, *widths)
-        self.loss = partial(barlow_twins_loss, redundancy_weight=redundancy_weight)
-
-    def forward(self, views: Sequence[Tensor], batch: Batch) -> Output:
-        """Return the Barlow Twins loss of two views."""
-        h1, h2 = (self.encoder(x) for x in views)
-        z1, z2 = self.projector(h1), self.projector(h2)
-        return Output(self.loss(z1, z2), h1, z1, z2)
+        loss = partial(barlow_twins_loss, redundancy_weight=redundancy_weight)
+        super().__init__(encoder, loss, widths=widths, views=views, crops=crops)
 
     @classmethod
     def loss_range(cls, setup: LossSetup) -> LossRange | None:
         """Return the least loss and that of random embeddings, for the batch of all devices."""
         n, k = setup.batch_size * setup.world_size, setup.embedding_dim
+        num_pairs = math.comb(setup.num_views, 2)
         weight = cls._setting(setup, "redundancy_weight")
         if k is None or n < 2 or not 0 <= weight < 1:
             return None
@@ -59,4 +53,5 @@ class BarlowTwins(Method):
         # b = weight * (K / r - 1), which is least at d = 1 / (1 + b).
         b = weight * max(0.0, k / (n - 1) - 1)
         # Independent coordinates have correlations of mean 0 and variance 1 / (N - 1).
-        return k * b / (1 + b), k * (1 + 1 / (n - 1)) + weight * k * (k - 1) / (n - 1)
+        random = k * (1 + 1 / (n - 1)) + weight * k * (k - 1) / (n - 1)
+        return num_pairs * k * b / (1 + b), num_pairs * random

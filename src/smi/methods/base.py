@@ -1,21 +1,21 @@
 """Turn views into a loss: x views, h features [N, F], z projections [N, K], p predictions."""
 
 import inspect
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import cycle, groupby, islice
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from smi.data import Batch
+from smi.errors import UserError
 from smi.losses import Terms
 from smi.losses.loss_range import valid_range
 from smi.methods.description import LossRange, MethodDescription
-from smi.nn import Encoder
-from smi.views import Policy
+from smi.nn import Encoder, mlp
+from smi.views import Policy, multicrop
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,18 @@ class LossSetup:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the method
 
 
-class Method(nn.Module, ABC):
+class Method(nn.Module):
     """Hold an objective with its networks and its state.
 
-    To write a method, define `__init__` and `forward` in a subclass. Settings are keyword arguments
-    of `__init__` with a type and a default: the command line finds them there
-    (`--method.momentum 0.99`). A setting `num_images` receives the number of training images.
+    To write a method, define `__init__`, `embed` and `objective` in a subclass; one with a teacher
+    also defines `targets`. A method that defines `forward` instead works too, but cannot split its
+    batch (`accumulate`). Settings are keyword arguments of `__init__` with a type and a default:
+    the command line finds them there (`--method.momentum 0.99`). A setting `num_images` receives
+    the number of training images.
 
     The training loop sets `progress`, the share of training that is done, and `epoch` before each
-    forward pass.
+    forward pass. A forward pass that reads them is compiled again whenever they change: a method
+    that needs them there makes them properties, and their setters decide what `forward` reads.
 
     The class attributes describe the method to `smi methods` and to the health checks. Their
     defaults suit an unknown method.
@@ -64,6 +67,7 @@ class Method(nn.Module, ABC):
     momentum_encoder: ClassVar[bool] = False
     stored: ClassVar[str] = ""  # state made of earlier samples: "queue", "memory bank", ...
     gathers: ClassVar[bool] = False  # embeddings or codes are exchanged between devices
+    local: ClassVar[bool] = False  # the published loss is the mean of the devices' own losses
     multicrop: ClassVar[bool] = False  # small views beside the large ones, by default
     synchronises_batch_norm: ClassVar[bool] = False  # between devices, as published
     exported_encoder: ClassVar[str] = MethodDescription.exported_encoder
@@ -88,13 +92,29 @@ class Method(nn.Module, ABC):
         if "display_name" not in vars(cls):
             cls.display_name = cls.__name__
 
-    @abstractmethod
     def forward(self, views: Sequence[Tensor], batch: Batch) -> Output:
         """Return the loss of a batch.
 
         views: the views of `policy`, each [N, 3, S, S].
         batch: the indices of the images, and a seed for everything random.
         """
+        return self.objective((*self.embed(views), *self.targets(views)), batch)
+
+    def embed(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return everything that is learned from: tensors with a row per image.
+
+        All parameters are used here, and none in `objective`. So a large batch can be embedded in
+        parts.
+        """
+        raise NotImplementedError(f"{type(self).__name__} defines neither embed nor forward")
+
+    def targets(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the outputs of a teacher, without a gradient: tensors with a row per image."""
+        return ()
+
+    def objective(self, embeddings: tuple[Tensor, ...], batch: Batch) -> Output:
+        """Return the loss of the tensors of `embed`, followed by those of `targets`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define objective")
 
     def policy(self, recipe: Policy) -> Policy:
         """Return the views of this method, made from those of the recipe."""
@@ -160,3 +180,55 @@ def together(network: nn.Module, views: Sequence[Tensor]) -> list[Tensor]:
     """
     groups = [list(group) for _, group in groupby(views, key=lambda x: x.shape[-1])]
     return [outputs for group in groups for outputs in network(torch.cat(group)).chunk(len(group))]
+
+
+class PairwiseMethod(Method):
+    """Compare the projections of two or more views, every pair of them.
+
+    loss: a function of the projections [N, K] of all views.
+    widths: of the projector's layers. views: large views of each image. crops: small ones.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        loss: Callable[..., Terms],
+        *,
+        widths: tuple[int, ...],
+        views: int,
+        crops: int,
+    ):
+        super().__init__(encoder)
+        if views < 2:
+            raise UserError(f"method.views must be 2 or more, not {views}")
+        self.projector = mlp(encoder.dim, *widths)
+        self.loss = loss
+        self.views = views
+        self.crops = crops
+
+    def embed(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return features of the first view, and projections of all views."""
+        h = self._one_by_one(self.encoder, views)
+        return h[0], *self._one_by_one(self.projector, h)
+
+    def _one_by_one(self, network: nn.Module, views: Sequence[Tensor]) -> list[Tensor]:
+        """Return the outputs of each view: a pass for each large view, and one for all small ones.
+
+        Batch norms see one large view at a time.
+        """
+        large = [network(x) for x in views[: self.views]]
+        return large + together(network, views[self.views :])
+
+    def objective(self, embeddings: tuple[Tensor, ...], batch: Batch) -> Output:
+        """Return the loss of all views."""
+        h, *z = embeddings
+        return Output(self.loss(*z), h, z[0], z[1])
+
+    def policy(self, recipe: Policy) -> Policy:
+        """Return the large views of the recipe in turn, and small ones.
+
+        Two large views and no small ones are the recipe itself.
+        """
+        if self.views != len(recipe.views):
+            recipe = replace(recipe, views=tuple(islice(cycle(recipe.views), self.views)))
+        return multicrop(recipe, num_local=self.crops) if self.crops else recipe

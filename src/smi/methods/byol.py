@@ -39,11 +39,18 @@ class BYOL(Method):
         self.teacher = Ema(encoder, self.projector)
         self.momentum = momentum
 
-    def forward(self, views: Sequence[Tensor], batch: Batch) -> Output:
-        """Return the squared distances of unit vectors, summed over both directions."""
+    def embed(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return features of the first view, and predictions of both."""
         h1, h2 = (self.encoder(x) for x in views)
-        p1, p2 = self.predictor(self.projector(h1)), self.predictor(self.projector(h2))
-        z1, z2 = (self.teacher(x) for x in views)
+        return h1, self.predictor(self.projector(h1)), self.predictor(self.projector(h2))
+
+    def targets(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the teacher's projections."""
+        return tuple(self.teacher(x) for x in views)
+
+    def objective(self, embeddings: tuple[Tensor, ...], batch: Batch) -> Output:
+        """Return the squared distances of unit vectors, summed over both directions."""
+        h1, p1, p2, z1, z2 = embeddings
         cosines = negative_cosine_loss(p1, z2).total + negative_cosine_loss(p2, z1).total
         # The squared distance of two unit vectors is 2 - 2 cosine.
         return Output(Terms(alignment=4 + 2 * cosines), h1, p1, z2)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from smi.data import Batch
 from smi.losses import dino_loss
 from smi.losses.dino import STUDENT_TEMPERATURE, TEACHER_TEMPERATURE
+from smi.losses.numerics import check_positive
 from smi.methods.base import LossSetup, Method, Output, together
 from smi.methods.description import LossRange
 from smi.nn import Center, Ema, Encoder, Prototypes, mlp
@@ -21,7 +22,7 @@ from smi.views import Policy, multicrop
 class DINO(Method):
     """Predict the teacher's distribution over outputs for each large view from every other view.
 
-    Centring and sharpening the distribution prevent collapse.
+    Centring and sharpening the distribution prevent collapse. The teacher's encoder is exported.
 
     widths: of the head's layers up to its bottleneck. After them, embeddings are scaled to length 1
     and compared with `num_outputs` unit vectors.
@@ -42,12 +43,14 @@ class DINO(Method):
     stored = "centre"
     multicrop = True
     synchronises_batch_norm = True
+    exported_encoder = "teacher.network.0"
     collapse_remedies = (
         "Lower the teacher's temperature (0.04), bring its momentum nearer to 1, or lower the "
         "learning rate."
     )
 
     teacher_outputs: list[Tensor]  # of the current step, [N, D] for each large view
+    temperature: Tensor  # of the teacher, at the current progress
 
     def __init__(
         self,
@@ -66,8 +69,13 @@ class DINO(Method):
         frozen_epochs: int = 1,
     ):
         super().__init__(encoder)
+        check_positive(
+            teacher_temperature=teacher_temperature,
+            first_teacher_temperature=first_teacher_temperature,
+        )
         self.projector = mlp(encoder.dim, *widths, norm=norm, bias=True, activation=nn.GELU)
         self.last = Prototypes(widths[-1], num_outputs)
+        self._initialise()
         self.teacher = Ema(encoder, self.projector)
         self.teacher_last = Ema(self.last)
         self.center = Center(num_outputs, momentum=center_momentum)
@@ -77,29 +85,56 @@ class DINO(Method):
         self.teacher_temperatures = (first_teacher_temperature, teacher_temperature)
         self.warmup = warmup
         self.loss = partial(dino_loss, student_temperature=student_temperature)
+        self.register_buffer("temperature", torch.zeros(()), persistent=False)
+        self.progress = 0.0
 
-    def forward(self, views: Sequence[Tensor], batch: Batch) -> Output:
-        """Return the cross-entropy between the teacher's and the student's distributions."""
-        large = views[: len(views) - self.crops]
+    def _initialise(self) -> None:
+        """Draw the weights of the head as the authors do."""
+        for layer in self.projector:
+            if isinstance(layer, nn.Linear):
+                nn.init.trunc_normal_(layer.weight, std=0.02)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+        # PyTorch's default. Only directions count, but shorter vectors turn faster.
+        nn.init.kaiming_uniform_(self.last.weight, a=math.sqrt(5))
+
+    @property
+    def progress(self) -> float:
+        """Return the share of training that is done."""
+        return self._progress
+
+    @progress.setter
+    def progress(self, progress: float) -> None:
+        """Set the temperature too, as a tensor: compiled code would depend on a number."""
+        self._progress = progress
+        first, last = self.teacher_temperatures
+        share = min(1.0, progress / self.warmup) if self.warmup else 1.0
+        self.temperature.fill_(first + (last - first) * share)
+
+    def embed(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return features and the embedding of the first view, and outputs of all views."""
         h = together(self.encoder, views)
         z = self.projector(torch.cat(h)).chunk(len(views))
         outputs = self.last(torch.cat(z)).chunk(len(views))  # [N, D] for each view
-        targets = together(self.teacher, large)
-        self.teacher_outputs = [self.teacher_last(z_teacher) for z_teacher in targets]
+        return h[0], z[0], *outputs
+
+    def targets(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the teacher's outputs of the large views, and its embedding of the second."""
+        z = together(self.teacher, views[: len(views) - self.crops])
+        return *(self.teacher_last(z_teacher) for z_teacher in z), z[1]
+
+    def objective(self, embeddings: tuple[Tensor, ...], batch: Batch) -> Output:
+        """Return the cross-entropy between the teacher's and the student's distributions."""
+        num_large = (len(embeddings) - 3 - self.crops) // 2
+        h, z1, *outputs, z2 = embeddings
+        self.teacher_outputs = outputs[-num_large:]
         terms = self.loss(
             self.teacher_outputs,
-            outputs,
+            outputs[:-num_large],
             self.center.mean,
-            teacher_temperature=self._teacher_temperature(),
+            teacher_temperature=self.temperature,
         )
-        return Output(terms, h[0], z[0], targets[1])
-
-    def _teacher_temperature(self) -> float:
-        """Return the temperature at the current progress of training."""
-        first, last = self.teacher_temperatures
-        if not self.warmup:
-            return last
-        return first + (last - first) * min(1.0, self.progress / self.warmup)
+        return Output(terms, h, z1, z2)
 
     def policy(self, recipe: Policy) -> Policy:
         """Return the views of the recipe and small ones."""

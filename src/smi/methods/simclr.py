@@ -19,6 +19,7 @@ class SimCLR(Method):
     """Find the other view of an image, by cosine, among the views of all devices (NT-Xent).
 
     widths: of the projector's layers.
+    last_norm: batch norm with a scale and no shift after the last layer, as in the authors' code.
     temperature: the default is the paper's value for CIFAR-10; it uses 0.1 for ImageNet.
     """
 
@@ -36,16 +37,21 @@ class SimCLR(Method):
         encoder: Encoder,
         *,
         widths: tuple[int, ...] = (2048, 128),
+        last_norm: bool = False,
         temperature: float = TEMPERATURE,
     ):
         super().__init__(encoder)
-        self.projector = mlp(encoder.dim, *widths)
+        self.projector = mlp(encoder.dim, *widths, last_norm=last_norm, last_scale=last_norm)
         self.loss = partial(nt_xent_loss, temperature=temperature)
 
-    def forward(self, views: Sequence[Tensor], batch: Batch) -> Output:
-        """Return NT-Xent of two views."""
+    def embed(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return features of the first view, and projections of both."""
         h1, h2 = (self.encoder(x) for x in views)
-        z1, z2 = self.projector(h1), self.projector(h2)
+        return h1, self.projector(h1), self.projector(h2)
+
+    def objective(self, embeddings: tuple[Tensor, ...], batch: Batch) -> Output:
+        """Return NT-Xent of two views."""
+        h1, z1, z2 = embeddings
         return Output(self.loss(z1, z2), h1, z1, z2)
 
     @classmethod

@@ -40,12 +40,16 @@ class SimSiam(Method):
         self.projector = mlp(encoder.dim, *widths, last_norm=True)
         self.predictor = mlp(widths[-1], bottleneck, widths[-1], bias=True)
 
-    def forward(self, views: Sequence[Tensor], batch: Batch) -> Output:
-        """Return the negative cosine, averaged over both directions."""
+    def embed(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return features of the first view, predictions, and projections without a gradient."""
         h1, h2 = (self.encoder(x) for x in views)
         z1, z2 = self.projector(h1), self.projector(h2)
         p1, p2 = self.predictor(z1), self.predictor(z2)
-        z1, z2 = z1.detach(), z2.detach()
+        return h1, p1, p2, z1.detach(), z2.detach()
+
+    def objective(self, embeddings: tuple[Tensor, ...], batch: Batch) -> Output:
+        """Return the negative cosine, averaged over both directions."""
+        h1, p1, p2, z1, z2 = embeddings
         cosines = negative_cosine_loss(p1, z2).total + negative_cosine_loss(p2, z1).total
         return Output(Terms(alignment=cosines / 2), h1, p1, z2)
 

@@ -1,28 +1,25 @@
 """Train with SMI: dependent views, independent samples."""
 
 import math
-from collections.abc import Sequence
 from functools import partial
 
-from torch import Tensor
-
-from smi.data import Batch
 from smi.losses import smi_loss
 from smi.losses.loss_range import random_cosines, scalar_logcosh
 from smi.losses.smi import EPS, REDUNDANCY_WEIGHT, SHIFT, TARGET
-from smi.methods.base import LossSetup, Method, Output
+from smi.methods.base import LossSetup, PairwiseMethod
 from smi.methods.description import LossRange
-from smi.nn import Encoder, mlp
+from smi.nn import Encoder
 
 WIDTHS = (4096, 4096, 4096)
 
 
-class SMI(Method):
+class SMI(PairwiseMethod):
     """Make two views of a sample dependent and different samples independent.
 
     Several devices exchange nothing but gradients.
 
     widths: of the projector's layers.
+    views: large views of each image. crops: small ones beside them. Every pair of views counts.
     redundancy_weight: the paper's lambda, the weight of dependencies between different samples.
     target, shift: the zero of logcosh, for a sample's own views and for different samples.
     eps: keeps the dependency finite at a correlation of 1.
@@ -30,6 +27,7 @@ class SMI(Method):
 
     display_name = "SMI"
     paper = "Semantic Mutual Information, arXiv:2606.08332"
+    local = True
     loss_may_rise = False
     ignores_sign = True
     collapse_remedies = "Raise redundancy_weight two to ten times, or lower the learning rate."
@@ -40,22 +38,17 @@ class SMI(Method):
         encoder: Encoder,
         *,
         widths: tuple[int, ...] = WIDTHS,
+        views: int = 2,
+        crops: int = 0,
         redundancy_weight: float = REDUNDANCY_WEIGHT,
         target: float = TARGET,
         shift: float = SHIFT,
         eps: float = EPS,
     ):
-        super().__init__(encoder)
-        self.projector = mlp(encoder.dim, *widths)
-        self.loss = partial(
+        loss = partial(
             smi_loss, redundancy_weight=redundancy_weight, target=target, shift=shift, eps=eps
         )
-
-    def forward(self, views: Sequence[Tensor], batch: Batch) -> Output:
-        """Return the SMI loss of two or more views."""
-        h = [self.encoder(x) for x in views]
-        z = [self.projector(features) for features in h]
-        return Output(self.loss(*z), h[0], z[0], z[1])
+        super().__init__(encoder, loss, widths=widths, views=views, crops=crops)
 
     @classmethod
     def loss_range(cls, setup: LossSetup) -> LossRange | None:

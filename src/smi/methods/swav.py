@@ -30,6 +30,8 @@ class SwAV(Method):
     queue_size, queue_from_epoch: earlier samples that help to balance small batches, and the epoch
     from which they do; the paper uses 3840.
     frozen_epochs: epochs at the start in which the prototypes do not change.
+    renormalise: scale the prototypes to length 1 after each step, as the authors do. Otherwise they
+    are scaled where they are used: their lengths grow, and they turn more slowly.
     """
 
     display_name = "SwAV"
@@ -58,6 +60,7 @@ class SwAV(Method):
         queue_size: int = 0,
         queue_from_epoch: int = 15,
         frozen_epochs: int = 1,
+        renormalise: bool = False,
     ):
         super().__init__(encoder)
         if queue_size % world_size():
@@ -65,31 +68,49 @@ class SwAV(Method):
                 f"SwAV's queue_size {queue_size} is not a multiple of the {world_size()} processes"
             )
         self.projector = mlp(encoder.dim, *widths, bias=True)
-        self.prototypes = Prototypes(widths[-1], num_prototypes)
+        self.prototypes = Prototypes(widths[-1], num_prototypes, scale=not renormalise)
         num_queues = 2 if queue_size else 0  # one for each large view
         queues = nn.ModuleList(Queue(queue_size, widths[-1]) for _ in range(num_queues))
         self.queues = cast(list[Queue], queues)
         self.crops = crops
         self.queue_from_epoch = queue_from_epoch
         self.frozen_epochs = frozen_epochs
+        self.renormalise = renormalise
+        self.epoch = 0
         self.loss = partial(
             swav_loss, temperature=temperature, epsilon=epsilon, num_iterations=num_iterations
         )
 
-    def forward(self, views: Sequence[Tensor], batch: Batch) -> Output:
-        """Return the swapped prediction loss of all views."""
+    @property
+    def epoch(self) -> int:
+        """Return the number of epochs that are done."""
+        return self._epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        """Decide about the queue too: compiled code would depend on the number of the epoch."""
+        self._epoch = epoch
+        self.uses_queue = len(self.queues) > 0 and epoch >= self.queue_from_epoch
+
+    def embed(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return features of the first view, projections of the large ones, scores of all."""
         h = together(self.encoder, views)
         z = self.projector(torch.cat(h)).chunk(len(views))
         scores = self.prototypes(torch.cat(z)).chunk(len(views))  # [N, P] for each view
-        num_large = len(views) - self.crops
-        self.z = [view.detach() for view in z[:num_large]]
+        return h[0], *z[: len(views) - self.crops], *scores
+
+    def objective(self, embeddings: tuple[Tensor, ...], batch: Batch) -> Output:
+        """Return the swapped prediction loss of all views."""
+        num_large = (len(embeddings) - 1 - self.crops) // 2
+        h, z, scores = embeddings[0], embeddings[1 : 1 + num_large], embeddings[1 + num_large :]
+        self.z = [view.detach() for view in z]
         terms = self.loss(scores[:num_large], scores[num_large:], self._queued_scores())
-        return Output(terms, h[0], z[0], z[1])
+        return Output(terms, h, z[0], z[1])
 
     @torch.no_grad()
     def _queued_scores(self) -> list[Tensor]:
         """Return the scores of this device's part of the queued samples."""
-        if self.epoch < self.queue_from_epoch:
+        if not self.uses_queue:
             return []
         return [self.prototypes(own_rows(queue.keys)) for queue in self.queues]
 
@@ -104,9 +125,11 @@ class SwAV(Method):
             self.prototypes.weight.grad = None
 
     def after_step(self) -> None:
-        """Store the projections of the large views."""
+        """Store the projections of the large views, and scale the prototypes if they need it."""
         for queue, z in zip(self.queues, self.z, strict=False):
             queue.push(z)
+        if self.renormalise:
+            self.prototypes.normalise()
 
     @classmethod
     def loss_range(cls, setup: LossSetup) -> LossRange | None:

@@ -1,24 +1,23 @@
 """Train with VICReg: similar views, coordinates with variance and without covariance."""
 
-from collections.abc import Sequence
+import math
 from functools import partial
 
-from torch import Tensor
-
-from smi.data import Batch
 from smi.losses import vicreg_loss
 from smi.losses.vicreg import COVARIANCE_WEIGHT, INVARIANCE_WEIGHT, VARIANCE_WEIGHT
-from smi.methods.base import LossSetup, Method, Output
+from smi.methods.base import LossSetup, PairwiseMethod
 from smi.methods.description import LossRange
-from smi.nn import Encoder, mlp
+from smi.nn import Encoder
 
 
-class VICReg(Method):
+class VICReg(PairwiseMethod):
     """Make two views similar, keep the variance of coordinates and remove their covariance.
 
-    Variance and covariance are computed over the batches of all devices.
+    The losses of all pairs of views are added up. Variance and covariance are computed over the
+    batches of all devices.
 
     widths: of the projector's layers.
+    views: large views of each image. crops: small ones beside them. Every pair of views counts.
     invariance_weight, variance_weight, covariance_weight: the paper's lambda, mu and nu.
     """
 
@@ -34,24 +33,19 @@ class VICReg(Method):
         encoder: Encoder,
         *,
         widths: tuple[int, ...] = (8192, 8192, 8192),
+        views: int = 2,
+        crops: int = 0,
         invariance_weight: float = INVARIANCE_WEIGHT,
         variance_weight: float = VARIANCE_WEIGHT,
         covariance_weight: float = COVARIANCE_WEIGHT,
     ):
-        super().__init__(encoder)
-        self.projector = mlp(encoder.dim, *widths)
-        self.loss = partial(
+        loss = partial(
             vicreg_loss,
             invariance_weight=invariance_weight,
             variance_weight=variance_weight,
             covariance_weight=covariance_weight,
         )
-
-    def forward(self, views: Sequence[Tensor], batch: Batch) -> Output:
-        """Return the VICReg loss of two views."""
-        h1, h2 = (self.encoder(x) for x in views)
-        z1, z2 = self.projector(h1), self.projector(h2)
-        return Output(self.loss(z1, z2), h1, z1, z2)
+        super().__init__(encoder, loss, widths=widths, views=views, crops=crops)
 
     @classmethod
     def loss_range(cls, setup: LossSetup) -> LossRange | None:
@@ -64,4 +58,5 @@ class VICReg(Method):
             return None
         # Independent coordinates of variance 1, at which the variance term is 0: the squared
         # distance is 2, and covariances have a variance of 1 / (N - 1).
-        return 0.0, 2 * invariance + 2 * covariance * (k - 1) / (n - 1)
+        random = 2 * invariance + 2 * covariance * (k - 1) / (n - 1)
+        return 0.0, math.comb(setup.num_views, 2) * random

@@ -105,6 +105,21 @@ def create_encoder(
     return Encoder(network.train(), h.shape[1])
 
 
+def checkpoint_activations(encoder: Encoder) -> None:
+    """Compute activations again in the backward pass instead of keeping them, as timm does it.
+
+    Batch norms see such a batch twice. The training step restores their running statistics.
+    """
+    name = type(encoder.network).__name__
+    switch = getattr(encoder.network, "set_grad_checkpointing", None)
+    try:
+        if switch is None:
+            raise AssertionError("it has no set_grad_checkpointing, as most timm models do")
+        switch(True)
+    except AssertionError as error:
+        raise UserError(f"{name} cannot checkpoint its activations: {error}") from error
+
+
 def _create_by_path(path: str, arguments: dict[str, Any]) -> nn.Module:
     make = import_path(path)
     if not callable(make):

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from smi.device import upload
 from smi.distributed import join
 from smi.losses.numerics import check_share, unit_rows
 
@@ -43,9 +44,8 @@ class MemoryBank(nn.Module):
                 f"for a batch of {len(index)}."
             )
         device = generator.device if generator else self.entries.device
-        chosen = torch.randint(
-            num_candidates, (num_negatives,), generator=generator, device=device
-        ).to(self.entries.device)
+        chosen = torch.randint(num_candidates, (num_negatives,), generator=generator, device=device)
+        chosen = upload(chosen, self.entries.device)
         # The r-th candidate is image r plus the number of batch images before it, which is the
         # number of j with s_j - j <= r, where s is the sorted batch.
         batch = index.to(self.entries.device).sort().values

@@ -20,8 +20,9 @@ class LARS(Optimizer):
         p = p - lr * mu
 
     Biases and norms (one dimension or none) have neither weight decay nor that factor: for them
-    this is plain SGD. A parameter without a gradient is skipped, and so is its momentum. Lengths
-    stay on the device, so a step does not synchronise with the host.
+    this is plain SGD. In a group with "adapt_vectors" they have both. A parameter without a
+    gradient is skipped, and so is its momentum. Lengths stay on the device, so a step does not
+    synchronise with the host.
     """
 
     def __init__(
@@ -61,8 +62,9 @@ class LARS(Optimizer):
         for group in self.param_groups:
             for params in _batches(group["params"]):
                 grads = [p.grad for p in params if p.grad is not None]
-                if params[0].ndim > 1:
-                    grads = _adapt(
+                # Checkpoints of earlier versions do not have the key.
+                if params[0].ndim > 1 or group.get("adapt_vectors", False):
+                    grads = self._adapt(
                         params, grads, weight_decay=group["weight_decay"], eta=group["eta"]
                     )
                 mus = [self._mu(p) for p in params]
@@ -70,6 +72,18 @@ class LARS(Optimizer):
                 torch._foreach_add_(mus, grads)
                 torch._foreach_add_(params, mus, alpha=-group["lr"])
         return loss
+
+    @staticmethod
+    def _adapt(
+        params: list[Tensor], grads: list[Tensor], *, weight_decay: float, eta: float
+    ) -> list[Tensor]:
+        """Return gradients with weight decay, scaled to eta times the length of their parameter."""
+        updates = list(torch._foreach_add(grads, params, alpha=weight_decay))
+        param_norm = torch.stack(torch._foreach_norm(params))
+        update_norm = torch.stack(torch._foreach_norm(updates))
+        ratio = torch.where((param_norm > 0) & (update_norm > 0), eta * param_norm / update_norm, 1)
+        torch._foreach_mul_(updates, list(ratio.unbind()))
+        return updates
 
     def _mu(self, p: Tensor) -> Tensor:
         state = self.state[p]
@@ -90,15 +104,3 @@ def _batches(params: list[Tensor]) -> Iterable[list[Tensor]]:
         if p.grad is not None:
             kinds[id(p) if p.device.type == "cpu" else (p.device, p.dtype, p.ndim > 1)].append(p)
     return kinds.values()
-
-
-def _adapt(
-    params: list[Tensor], grads: list[Tensor], *, weight_decay: float, eta: float
-) -> list[Tensor]:
-    """Return gradients with weight decay, scaled to eta times the length of their parameter."""
-    updates = list(torch._foreach_add(grads, params, alpha=weight_decay))
-    param_norm = torch.stack(torch._foreach_norm(params))
-    update_norm = torch.stack(torch._foreach_norm(updates))
-    ratio = torch.where((param_norm > 0) & (update_norm > 0), eta * param_norm / update_norm, 1)
-    torch._foreach_mul_(updates, list(ratio.unbind()))
-    return updates

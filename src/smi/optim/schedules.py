@@ -56,6 +56,20 @@ def lr_factor(schedule: Schedule, progress: float, warmup: float, final: float) 
 
 
 def set_lr(optimizer: Optimizer, factor: float) -> None:
-    """Set the learning rate of each group to this share of its peak."""
+    """Set the learning rate of each group to this share of its peak; "constant_lr" stays there."""
     for group in optimizer.param_groups:
-        group["lr"] = factor * group["peak_lr"]
+        # Checkpoints of earlier versions do not have the key.
+        group["lr"] = group["peak_lr"] * (1.0 if group.get("constant_lr", False) else factor)
+
+
+def set_schedules(optimizer: Optimizer, progress: float, factor: float) -> None:
+    """Set the learning rate and the weight decay of each group for the next step.
+
+    factor: of the peak learning rate, from `lr_factor`. Weight decay follows a cosine in groups
+    that have a "final_weight_decay".
+    """
+    set_lr(optimizer, factor)
+    for group in optimizer.param_groups:
+        final = group.get("final_weight_decay")
+        if final is not None:
+            group["weight_decay"] = cosine(group["first_weight_decay"], final, progress)

@@ -12,6 +12,7 @@ from smi.figures.linear_scores import results_of, top1, top5
 from smi.intervals import interval
 from smi.runs.names import (
     dataset_name,
+    is_published,
     method_name,
     redundancy_weight_of,
     settings_key,
@@ -49,6 +50,7 @@ class MeasuredRow:
     folder: str = ""
     step: float = 0.0
     label: str = ""
+    published: bool = False
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -153,6 +155,7 @@ def _measured_row(group: Sequence[tuple[Run, Result]]) -> MeasuredRow:
         weight=redundancy_weight_of(run),
         folder=str(run.folder),
         step=100 * step_of(result),
+        published=is_published(run),
     )
 
 

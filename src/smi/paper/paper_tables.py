@@ -14,7 +14,7 @@ from smi.data.sources import dataset_label
 from smi.errors import UserError
 from smi.files import expand
 from smi.runs.collect import collect_runs
-from smi.runs.names import name_runs
+from smi.runs.names import is_published, name_runs
 from smi.runs.run import Run
 from smi.tables import Table
 
@@ -96,10 +96,26 @@ def paper_table(
     name_runs(runs)  # refuses a run that is given twice
     if number == 2 and runs:
         raise UserError("Table 2 counts the cost of losses and does not depend on runs: give none")
+    _refuse_mixture(number, runs)
     table = _fill(number, runs, None if data is None else dataset_label(data))
     return PaperTable(
         table.groups, table.rows, table.title, table.notes, table.records, number=number
     )
+
+
+def _refuse_mixture(number: int, runs: Sequence[Run]) -> None:
+    """Refuse runs as published beside runs with identical settings, and in Table 3 altogether."""
+    published = [run for run in runs if is_published(run)]
+    others = [run for run in runs if not is_published(run)]
+    if published and others:
+        raise UserError(
+            f"{published[0].folder} was trained as its authors publish it, {others[0].folder} was "
+            "not: make one table of each kind"
+        )
+    if published and number == 3:
+        raise UserError(
+            "Table 3 compares methods under identical settings: give it runs without --published"
+        )
 
 
 def _fill(number: int, runs: Sequence[Run], data: str | None) -> Table:

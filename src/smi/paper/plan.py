@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from smi.comparison.grid import GridRun, plan_grid
+from smi.comparison.compare import Launch
+from smi.comparison.grid import Grid, GridRun, plan_grid
 from smi.data.sources import DATASET_NAMES, existing_folder, find_dataset, find_imagenet
 from smi.device import Runtime
 from smi.errors import UserError
@@ -45,7 +46,19 @@ class PlannedComparison:
             methods = methods.replace(SMI, f"{SMI} at λ = {weights}", 1)
         seeds = f"{self.num_seeds} seed{'s' if self.num_seeds != 1 else ''}"
         processes = f", by {self.num_processes} processes" if self.num_processes > 1 else ""
-        return f"{methods}; {seeds}{processes}"
+        kind = "as published" if self.setup.published else "identical settings"
+        return f"{methods}; {kind}; {seeds}{processes}"
+
+    def grid(self, out: Path) -> Grid:
+        """Return the runs."""
+        return plan_grid(
+            str(self.setup.recipe),
+            self.setup.settings,
+            methods=self.methods,
+            seeds=range(self.num_seeds),
+            sweep=self.sweep,
+            folder=self.runs_folder(out),
+        )
 
     def runs_folder(self, out: Path) -> Path:
         """Return the folder of `smi compare`; comparisons of one dataset share their runs."""
@@ -84,15 +97,7 @@ class Plan:
         """Count the runs; comparisons share some."""
         runs: dict[Path, GridRun] = {}
         for planned in self.comparisons:
-            grid = plan_grid(
-                str(planned.setup.recipe),
-                planned.setup.settings,
-                methods=planned.methods,
-                seeds=range(planned.num_seeds),
-                sweep=planned.sweep,
-                folder=planned.runs_folder(self.out),
-            )
-            runs |= {run.folder: run for run in grid.runs}
+            runs |= {run.folder: run for run in planned.grid(self.out).runs}
         return len(runs), sum(run.done for run in runs.values())
 
 
@@ -129,6 +134,19 @@ def make_plan(
         out=out,
         runtime=runtime,
     )
+
+
+def list_commands(
+    names: Sequence[str], scale: Scale, out: Path, *, num_seeds: int, runtime: Runtime
+) -> list[str]:
+    """Return the command of each run that the items `names` need; no dataset has to exist."""
+    setups = [_with_recipe(setup, scale, runtime) for setup in scale.datasets]
+    commands = {
+        run.folder: Launch(processes=planned.num_processes).command(run)
+        for planned in plan_comparisons(names, setups, scale, num_seeds, _count_gpus(runtime))
+        for run in planned.grid(out).runs
+    }
+    return list(commands.values())
 
 
 def _count_gpus(runtime: Runtime) -> int:

@@ -28,12 +28,11 @@ from smi.pages import page
 from smi.paper.outputs import Entry, Outputs
 from smi.paper.page import reproduction_document
 from smi.paper.plan import Plan, PlannedComparison, RunCount, make_plan
-from smi.paper.reproducible import CLAIMS, ITEMS, choose_items
+from smi.paper.reproducible import CLAIMS, ITEMS, NUM_SEEDS, choose_items
 from smi.paper.scales import TWO_PROCESSES, Scale, find_scale
 from smi.terminal import announce, duration, quietly, say
 
 FORMAT = 2  # of claims.json; entries that an earlier call wrote in another format are dropped
-NUM_SEEDS = 3
 COMMENT = "  # "  # between a command and its date, so that both can be pasted into a shell
 NO_RUNS = "no runs were missing"
 INTRODUCTION = (

@@ -2,17 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from smi.device import Runtime
 from smi.errors import UserError
 from smi.figures.catalogue import FIGURES
 from smi.methods import METHOD_NAMES
 from smi.paper.numbers import BARLOW_TWINS, SMI
-from smi.paper.scales import METHODS, SCALES, SEEDS, SWEEP, TWO_PROCESSES
+from smi.paper.scales import METHODS, SCALES, SEEDS, SWEEP, TWO_PROCESSES, find_scale
 from smi.terminal import suggest
 
 ALL = "all"
 CLAIMS = "claims"
+NUM_SEEDS = 3
 
 
 @dataclass(frozen=True)
@@ -91,31 +94,52 @@ def choose_items(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in ITEMS if name in names or ALL in names or not names)
 
 
+@dataclass(frozen=True)
 class ItemList:
-    """List all items and scales, for `smi reproduce --list`."""
+    """List items and scales, for `smi reproduce --list`; with a scale, the commands of its runs."""
+
+    names: tuple[str, ...] = tuple(ITEMS)
+    commands: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """Return each item with the runs it needs, then the scales."""
+        """Return each item with the runs it needs, then the commands or the scales."""
         lines = []
-        for name, item in ITEMS.items():
+        for name in self.names:
+            item = ITEMS[name]
             needs = "; ".join(need.sentence for need in item.needs) or "no runs"
             lines += [f"{name:17}{item.sentence}", f"{'':17}needs {needs}"]
+        if self.commands:
+            return "\n".join([*lines, "", "Runs:", *self.commands])
         scales = [f"{scale.name:17}{scale.sentence}" for scale in SCALES.values()]
         return "\n".join([*lines, "", "Scales:", *scales])
 
     def plain(self) -> dict[str, Any]:
         """Return items and scales, ready for JSON."""
         return {
-            "items": [{"name": name} | asdict(item) for name, item in ITEMS.items()],
+            "items": [{"name": name} | asdict(ITEMS[name]) for name in self.names],
             "scales": [
                 {"name": scale.name, "sentence": scale.sentence} for scale in SCALES.values()
             ],
+            "commands": list(self.commands),
         }
 
 
-def list_items() -> ItemList:
-    """Return everything that can be reproduced.
+def list_items(
+    names: Sequence[str] = (),
+    *,
+    scale: str | None = None,
+    out: str | Path = "reproduced",
+    seeds: int = NUM_SEEDS,
+    runtime: Runtime = Runtime(),
+) -> ItemList:
+    """Return what can be reproduced; with a scale, also the command of each run.
 
-    print(list_items().text())
+    print(list_items(["table-1"], scale="paper").text())
     """
-    return ItemList()
+    chosen = choose_items(names)
+    if scale is None:
+        return ItemList(chosen)
+    from smi.paper.plan import list_commands  # imports torch, which a listing does not need
+
+    commands = list_commands(chosen, find_scale(scale), Path(out), num_seeds=seeds, runtime=runtime)
+    return ItemList(chosen, tuple(commands))

@@ -10,6 +10,7 @@ from typing import Any
 from smi.methods import METHOD_NAMES, find_method
 from smi.paper.measured_rows import SEEDS_NOTE, MeasuredRow, measured_rows, protocol_notes
 from smi.paper.numbers import TABLE_1, Table1Row
+from smi.runs.names import settings_key
 from smi.runs.run import Run
 from smi.tables import NONE, Group, Table, percent, yes
 
@@ -23,6 +24,13 @@ COMPARE_NOTE = (
     "Our datasets, encoders and epochs differ from the paper's. Compare our rows only with our "
     "rows of the same dataset, encoder and protocol."
 )
+
+PUBLISHED_NOTE = (
+    "As published: each method as its authors train it. Optimizers, views, batch sizes and epochs "
+    "differ."
+)
+IDENTICAL_NOTE = "Identical settings: on each dataset, the rows differ by the method only."
+DIFFERENT_NOTE = "Neither published nor identical settings: rows differ by more than the method."
 
 Cells = tuple[tuple[str, ...], ...]  # a row: the cells of each group of columns
 
@@ -47,7 +55,7 @@ def table_1(runs: Sequence[Run], *, data: str | None = None) -> Table:
         Group("paper, ImageNet, ResNet-50", PAPER_COLUMNS),
         Group("here", ("Run", *OUR_COLUMNS) if labelled else OUR_COLUMNS),
     )
-    title = "Table 1. Linear classifiers on frozen features"
+    title = f"Table 1. Linear classifiers on frozen features{_kind(measured)[0]}"
     return Table(groups, tuple(rows), title, tuple(_notes(measured)), tuple(records))
 
 
@@ -105,9 +113,22 @@ def _shared_network(method: str) -> bool | None:
     return find_method(method).shared_network if method in METHOD_NAMES else None
 
 
+def _kind(measured: Sequence[MeasuredRow]) -> tuple[str, str]:
+    """Return how the settings of the rows are related, for the title and as a sentence."""
+    if any(row.published for row in measured):
+        return ", as published", PUBLISHED_NOTE
+    datasets = {row.data for row in measured}
+    settings = {(row.data, settings_key(row.setting)) for row in measured}
+    if len(settings) == len(datasets):
+        return (", identical settings", IDENTICAL_NOTE) if len(measured) > 1 else ("", "")
+    return "", DIFFERENT_NOTE
+
+
 def _notes(measured: Sequence[MeasuredRow]) -> Iterator[str]:
     yield ABBREVIATIONS_NOTE
     if measured:
+        if kind := _kind(measured)[1]:
+            yield kind
         yield COMPARE_NOTE
     if any(len(row.top1) > 1 for row in measured):
         yield SEEDS_NOTE

@@ -224,7 +224,7 @@ class ReportDocument:
 
     def _spectra(self) -> Iterator[Block]:
         """Yield spectra and variances; runs on the same images share a figure."""
-        groups = group_rows(self.parts, lambda part: (part["of"], len(part["names"])))
+        groups = group_rows(self.parts, lambda part: (part["of"], part.get("measured", 0)))
         for (described, count), rows in groups.items():
             for key, (title, draw) in SPECTRA.items():
                 values = {
@@ -375,7 +375,8 @@ def _add_results(rows: ResultRows, name: str, results: Sequence[Result]) -> None
 
 def _accuracy_tables(rows: ResultRows) -> Iterator[TableBlock]:
     """Yield a table for each dataset, with untrained encoders and raw pixels first."""
-    baselines = [key for key, results in rows.items() if results[0].subject != "encoder"]
+    trained = ("encoder", "student")
+    baselines = [key for key, results in rows.items() if results[0].subject not in trained]
     order = [*baselines, *(key for key in rows if key not in baselines)]
     datasets = {result.protocol["data"] for results in rows.values() for result in results}
     for data in sorted(datasets):

@@ -31,7 +31,7 @@ from smi.evaluation.knn import nearest
 from smi.figures.eigenspectrum import cumulative_variance
 from smi.figures.energy_maps import choose_images, energies
 from smi.figures.landscape import MIN_PAIRS, Pairs, positive_pairs
-from smi.figures.sample import Sample
+from smi.figures.sample import IMAGES_PER_COORDINATE, Sample, feature_blocks
 from smi.figures.tsne import embed_in_3d
 from smi.figures.variance_violin import relative_variance
 from smi.files import write_text
@@ -44,8 +44,8 @@ from smi.terminal import Progress
 from smi.views.normalisation import normalise, unnormalise
 from smi.views.views import Views
 
-FORMAT = 2  # of the file; a portrait in another format is computed again
-MAX_IMAGES = 1000  # that features are computed for
+FORMAT = 4  # of the file; a portrait in another format is computed again
+MAX_IMAGES = 1000  # that are shown
 NUM_QUERIES = 8  # rows of neighbours
 NUM_NEIGHBOURS = 7  # in each row
 MAX_PAIRS = 256  # that are sorted
@@ -166,8 +166,10 @@ class PortraitMaker:
         self.parts["step"] = encoder.about.get("step")
         h = self._attempt("images", lambda: self._add_images(encoder, sample))
         if h is not None:
-            self._attempt("spectrum", lambda: self._add("spectrum", cumulative_variance(h.numpy())))
-            self._attempt("variances", lambda: self._add("variances", relative_variance(h.numpy())))
+            blocks = self._attempt("statistics", lambda: _enough_features(encoder, sample, h)) or []
+            self.parts["measured"] = sum(map(len, blocks))
+            self._attempt("spectrum", lambda: self._add("spectrum", cumulative_variance(blocks)[0]))
+            self._attempt("variances", lambda: self._add("variances", relative_variance(blocks)[0]))
             self._attempt(
                 "places", lambda: self._add("places", embed_in_3d(h.numpy(), seed=sample.seed))
             )
@@ -206,7 +208,7 @@ class PortraitMaker:
         ):
             for start in range(0, len(store), BATCH_SIZE):
                 index = torch.arange(start, min(start + BATCH_SIZE, len(store)))
-                images, loaded = store.start(index)()
+                images, loaded = store.start_squares(index)()
                 good = loaded == index  # a file that cannot be read is replaced by another image
                 features.append(_features(encoder, images[good], self.device))
                 readable += index[good].tolist()
@@ -301,6 +303,17 @@ class PortraitMaker:
             "images": [picture_url(image, PICTURE_SIDE) for image in images],
             "views": rows,
         }
+
+
+def _enough_features(encoder: Pretrained, sample: Sample, h: Tensor) -> list[NDArray[np.float32]]:
+    """Return features of ten images per coordinate in blocks, or of all if there are fewer.
+
+    h: the features of the sample.
+    """
+    enough = IMAGES_PER_COORDINATE * encoder.dim
+    if sample.images >= enough:
+        return [h.numpy()]
+    return list(feature_blocks(encoder, replace(sample, images=enough)))
 
 
 @torch.inference_mode()

@@ -12,10 +12,10 @@ from smi.errors import UserError
 from smi.health.diagnosis import diagnose
 from smi.pages import Block, Code, Facts, Finding, Missing, TableBlock, Verdict
 from smi.reporting.runs import ReportRun
-from smi.runs.names import dataset_name, display_row_name, method_name
+from smi.runs.names import dataset_name, display_row_name, is_published, method_name
 from smi.runs.run import Facts as RunFacts
 from smi.runs.run import Run
-from smi.tables import NONE, Table
+from smi.tables import NONE, Table, yes
 from smi.terminal import duration
 
 # ------------------------------------------------------------------------------ health
@@ -85,6 +85,7 @@ def shared_facts(runs: Sequence[Run], num_classes: Iterable[int]) -> Facts:
 
     seconds = sum(filter(None, (training_seconds(run) for run in runs)))
     together = " together" if len(runs) > 1 else ""
+    published = any(is_published(run) for run in runs)
     facts = [
         ("Method", values(method_name)),
         ("Data", values(dataset_name)),
@@ -95,6 +96,7 @@ def shared_facts(runs: Sequence[Run], num_classes: Iterable[int]) -> Facts:
         ("Epochs", values(lambda run: run.config["epochs"])),
         ("Batch size", values(lambda run: run.config["batch_size"])),
         ("Optimizer", values(lambda run: _describe_optimizer(run.config))),
+        ("As published", values(lambda run: yes(is_published(run))) if published else ""),
         ("Seeds", values(lambda run: run.config["seed"])),
         ("Device", values(lambda run: run.facts.device)),
         ("Training time", f"{duration(seconds)}{together}" if seconds else ""),

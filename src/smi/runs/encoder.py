@@ -39,10 +39,11 @@ class Pretrained(Encoder):
     settings: the arguments of `create_encoder`.
     image_size: pixels per side of the encoder's input.
     mean, std: per channel, of pixels in [0, 1].
-    resolution: pixels per side that files are decoded to before they are resized to image_size;
-        None is image_size.
+    resolution: pixels per side that files are decoded to, before their centre is cropped if this is
+        more than image_size; None is image_size.
     source: the folder of the run, or the file of weights.
-    about: method, data, epoch, step and seed of the run.
+    about: method, data, epoch, step and seed of the run, and whether this is a student beside the
+        exported teacher.
     root: the folder of named datasets that the run used.
     """
 
@@ -76,7 +77,7 @@ class Pretrained(Encoder):
         """Return images as evaluation reads them: float [N, 3, S, S].
 
         images: files, PIL images, or uint8 [N, 3, H, H] or [3, H, H]. A single image becomes a
-        batch of 1.
+        batch of 1. Files and larger images are cropped at their centre (`normalise`).
         """
         if isinstance(images, Tensor):
             pixels = _check_pixels(images)
@@ -109,7 +110,10 @@ class Pretrained(Encoder):
         }
 
     def digest(self) -> str:
-        """Hash weights and preprocessing: equal encoders have equal digests on any machine."""
+        """Hash weights and preprocessing: equal encoders have equal digests on any machine.
+
+        The crop of evaluation follows from the two sizes; the protocol of a result names it.
+        """
         preprocessing = [self.image_size, self.resolution, self.mean, self.std]
         digest = hashlib.sha256(json.dumps(preprocessing).encode())
         for name, tensor in sorted(self.network.state_dict().items()):
@@ -122,21 +126,28 @@ class Pretrained(Encoder):
         return digest.hexdigest()[:16]
 
 
-def load(source: str | Path) -> Pretrained:
+def load(source: str | Path, *, student: bool = False) -> Pretrained:
     """Load an encoder in eval mode from the folder of a run or from a .safetensors file.
 
     encoder = smi.load("runs/mine")                    # the last checkpoint of a run
     encoder = smi.load("encoder.safetensors")          # written by a run or by `smi export`
     h = encoder(encoder.transform(["cat.jpg", "dog.jpg"]))
+
+    student: load the encoder that the optimizer trains. It differs for DINO, which exports its
+    teacher.
     """
     path = expand(source)
     if path.is_dir() and not is_run(path):  # a folder of `smi export`
         exported = (path / name for name in WEIGHTS)
         path = next((file for file in exported if file.is_file()), path)
     if path.is_dir():
-        return _load_run(Run(path))
+        return _load_run(Run(path), student=student)
     if not path.is_file():
         raise UserError(f"there is no run or encoder {path}")
+    if student:
+        raise UserError(
+            f"{path} holds one encoder, not a student beside it: give the folder of the run"
+        )
     return _load_file(path)
 
 
@@ -181,7 +192,7 @@ def _copy_undecoded(image: Image.Image) -> Image.Image:
     return duplicate
 
 
-def _load_run(run: Run) -> Pretrained:
+def _load_run(run: Run, *, student: bool) -> Pretrained:
     """Load the encoder of a run's last checkpoint."""
     config = run.config
     try:
@@ -195,10 +206,12 @@ def _load_run(run: Run) -> Pretrained:
         }
     except KeyError as error:
         raise UserError(f"{run.folder / 'config.yaml'} is damaged: {error} is not set") from error
+    if student and run.exported_encoder != "encoder":
+        about["student"] = True
     state = run.state()
     facts = run.facts
     return Pretrained(
-        run.encoder(state),
+        run.encoder(state, student=student),
         settings=settings,
         image_size=image_size,
         resolution=facts.resolution,

@@ -24,6 +24,11 @@ def method_name(run: Run) -> str:
     return str(described) if described else display_name(str(run.config["method"]["name"]))
 
 
+def is_published(run: Run) -> bool:
+    """Return whether a run trains its method as the authors do; earlier versions could not."""
+    return bool(run.config.get("published", False))
+
+
 def display_row_name(name: str) -> str:
     """Return the display name of a comparison's row: `BarlowTwins, redundancy_weight=0.1`."""
     method, comma, setting = name.partition(",")

@@ -41,6 +41,9 @@ def build_views(config: Config, method: Method) -> Views:
         pairs = zip(recipe.views, config.views.solarize_p, strict=True)
         views = tuple(replace(view, solarize_p=p) for view, p in pairs)
         recipe = replace(recipe, views=views)
+    if config.views.interpolation is not None:
+        views = tuple(replace(v, interpolation=config.views.interpolation) for v in recipe.views)
+        recipe = replace(recipe, views=views)
     return Views(method.policy(recipe))
 
 

@@ -3,7 +3,7 @@
 config.yaml           the complete configuration: `smi pretrain DIR/config.yaml` repeats the run
 run.json              facts about the run: images, device, versions, status (see `Facts`)
 metrics.jsonl         one line every few steps, and one for each probe
-checkpoints/last.pt   everything needed to resume
+checkpoints/last.pt   everything needed to resume; epoch-E.pt: the same after E epochs, if kept
 encoder.safetensors   the trained encoder, once the run is finished
 bad-files.txt         files that could not be read, if there were any
 eval/, export/        the output of `smi evaluate` and `smi export`
@@ -34,6 +34,12 @@ if TYPE_CHECKING:
     from smi.nn import Encoder
 
 CONFIG = "config.yaml"
+# Values of methods' settings in runs that were made before the setting existed.
+EARLIER_SETTINGS: dict[str, dict[str, Any]] = {
+    "MoCo": {"key_parts": 1},
+    "MoCoV2": {"key_parts": 1},
+    "PIRL": {"image_blur": True},
+}
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,7 @@ class Facts:
     embedding_dim: int | None = None  # known after the first step
     status: str | None = None  # "training", "finished" or "stopped: REASON"
     method: dict[str, Any] | None = None  # how the method describes itself
+    requested_batch_size: int | None = None  # larger than that of config.yaml if it did not fit
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> "Facts":
@@ -139,17 +146,34 @@ class Run:
         """Return the configuration with types and defaults."""
         from smi.config.resolve import resolve
 
-        return resolve(self.folder / CONFIG)
+        return resolve(self.folder / CONFIG, self.earlier_settings())
+
+    def earlier_settings(self) -> dict[str, Any]:
+        """Return what this run did where config.yaml is of a version without the setting."""
+        from smi.data.sources import ARRAY_DATASETS
+
+        config = self.config
+        overrides: dict[str, Any] = {}
+        if "keep" not in config["data"] and config["data"]["source"] not in ARRAY_DATASETS:
+            overrides["data.keep"] = "square"
+        for name, value in EARLIER_SETTINGS.get(config["method"]["name"], {}).items():
+            if name not in config["method"]:
+                overrides[f"method.{name}"] = value
+        if "sync_batch_norm" not in config and (self.facts.world_size or 1) > 1:
+            overrides["sync_batch_norm"] = False
+        return overrides
 
     def differences(
         self, config: "Config", *, num_images: int | None = None, world_size: int | None = None
     ) -> list[str]:
         """Describe how a configuration and its surroundings differ from those of this run."""
         changes = differences(
-            {**self.config, "methods": {}},  # settings of methods that this run does not train
+            {**plain(self.resolve()), "methods": {}},  # those of methods that it does not train
             {**plain(config), "methods": {}},
         )
         facts = self.facts
+        if facts.requested_batch_size == config.batch_size:  # halved, because it did not fit
+            changes = [change for change in changes if not change.startswith("batch_size ")]
         pairs = {
             "world_size": (facts.world_size, world_size),
             "num_images": (facts.num_images, num_images),
@@ -195,6 +219,11 @@ class Run:
     def facts(self) -> Facts:
         """Return run.json with types."""
         return Facts.parse(self._raw_facts)
+
+    def fitting_batch_size(self, requested: int) -> int:
+        """Return the batch size of this run if it was halved from the requested one."""
+        halved = self.facts.requested_batch_size == requested
+        return int(self.config["batch_size"]) if halved else requested
 
     @property
     def finished(self) -> bool:
@@ -258,27 +287,41 @@ class Run:
         """Return the path of the last checkpoint."""
         return self.folder / "checkpoints" / "last.pt"
 
-    def state(self) -> dict[str, Any]:
-        """Load the last checkpoint: `step`, `method` and more."""
+    def kept_checkpoint(self, epoch: float) -> Path:
+        """Return the path of the checkpoint that is kept after some epochs (log.keep_every)."""
+        return self.checkpoint.with_name(f"epoch-{epoch:g}.pt")
+
+    def state(self, epoch: float | None = None) -> dict[str, Any]:
+        """Load the last checkpoint, or the one kept at an epoch: `step`, `method` and more."""
         from smi.runs.checkpoint import load
 
-        if not self.checkpoint.is_file():
-            raise UserError(f"{self.folder} has no checkpoint yet")
-        return load(self.checkpoint)
+        path = self.checkpoint if epoch is None else self.kept_checkpoint(epoch)
+        if not path.is_file():
+            when = "yet" if epoch is None else f"of epoch {epoch:g}"
+            raise UserError(f"{self.folder} has no checkpoint {when}")
+        return load(path)
 
-    def encoder(self, state: Mapping[str, Any] | None = None) -> "Encoder":
+    @property
+    def exported_encoder(self) -> str:
+        """Return the name of the encoder that the method exports: DINO's is its teacher's."""
+        from smi.methods.description import MethodDescription
+
+        return MethodDescription.parse(self.facts.method or {}).exported_encoder
+
+    def encoder(
+        self, state: Mapping[str, Any] | None = None, *, student: bool = False
+    ) -> "Encoder":
         """Build the encoder in eval mode, with the weights of `state` or the last checkpoint.
 
-        Its input is normalised as `normalization` says.
+        Its input is normalised as `normalization` says. student: the encoder that the optimizer
+        trains, also where the method exports another one, as DINO does.
         """
-        from smi.methods.description import MethodDescription
         from smi.nn import create_encoder
 
         weights = (self.state() if state is None else state)["method"]
         config = self.config
         encoder = create_encoder(**config["encoder"], image_size=config["views"]["size"])
-        description = MethodDescription.parse(self.facts.method or {})
-        prefix = f"{description.exported_encoder}."
+        prefix = "encoder." if student else f"{self.exported_encoder}."
         encoder.load_state_dict(
             {
                 name.removeprefix(prefix): tensor

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from smi.config.schema import Config
 from smi.data import Store, load
 from smi.data.folders import Split
+from smi.data.sources import Source
 from smi.data.subset import Subset
+from smi.device import Precision, device_of
 from smi.distributed import rank
 from smi.errors import UserError
 from smi.evaluation import extract_labelled, knn_accuracy
@@ -49,14 +51,16 @@ class Images:
         """Open the stores of a configuration; probes are opened by rank 0 only."""
         data = config.data
         opened: list[Store] = []
+        source = Source(data.source, Path(root) if root is not None else None)
 
         def read(split: Split) -> Store:
             store = load(
-                data.source,
+                source,
                 split,
                 resolution=data.resolution,
-                root=root,
+                keep=data.keep,
                 num_workers=num_workers,
+                max_cache_bytes=int(data.cache_gb * 1e9),
             )
             opened.append(store)
             return store
@@ -73,10 +77,12 @@ class Images:
             return cls(used, None, None, opened=opened, why_not=stores)
         return cls(used, *stores, opened=opened)
 
-    def probe(self, policy: Policy, config: Config) -> Callable[[nn.Module], dict[str, Any]] | None:
+    def probe(
+        self, policy: Policy, config: Config, precision: Precision = "float32"
+    ) -> Callable[[nn.Module], dict[str, Any]] | None:
         """Return a function that measures an encoder by kNN on held-out images, if it can.
 
-        policy: the normalisation of the encoder's input.
+        policy: the normalisation of the encoder's input. All is computed on the encoder's device.
         """
         if self.bank is None or self.held_out is None:
             return None
@@ -85,14 +91,23 @@ class Images:
 
         def features(encoder: nn.Module, store: Store) -> tuple[Tensor, Tensor]:
             return extract_labelled(
-                encoder, store, mean=policy.mean, std=policy.std, size=config.views.size
+                encoder,
+                store,
+                mean=policy.mean,
+                std=policy.std,
+                size=config.views.size,
+                precision=precision,
             )
 
         def measure(encoder: nn.Module) -> dict[str, Any]:
             queries, labels = features(encoder, held_out)
             num_classes = len(bank.classes) if bank.classes else None
             accuracy = knn_accuracy(
-                *features(encoder, bank), queries, labels, num_classes=num_classes
+                *features(encoder, bank),
+                queries,
+                labels,
+                num_classes=num_classes,
+                device=device_of(encoder),
             )
             return {
                 "knn": accuracy.top1,

@@ -26,9 +26,12 @@ class Job:
     batches: Batches
     device: torch.device
     precision: Precision
+    scaler: torch.amp.GradScaler  # of the loss in float16; does nothing otherwise
     schedule: Schedule
     steps: int
     save_every: int  # steps
     probe_every: int  # steps; 0: never
     probe: Callable[[nn.Module], dict[str, Any]] | None
+    requested_batch_size: int  # before it was halved because it did not fit
     compiled: bool = False
+    keep_every: int = 0  # steps; 0: only the last checkpoint is kept

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -22,6 +22,7 @@ from smi.terminal import announce
 from smi.training.bar import Bar, Length
 from smi.training.loggers import Logger
 from smi.training.metrics import representation_metrics
+from smi.training.signals import Stop
 
 
 class Journal:
@@ -51,10 +52,11 @@ class Journal:
         self._loggers = loggers
         self._done = start
         self._pending: dict[str, list[Tensor]] = {
-            name: list(values) for name, values in (pending or {}).items()
+            name: list(values.to(device)) for name, values in (pending or {}).items()
         }
         self._context: Context | None = None
         self._watch: Watch | None = None
+        self._stop_flag = Stop()
         is_rank_0 = rank() == 0
         self._earlier = run.lines() if is_rank_0 else []
         self._last = _last_with("loss", self._earlier)
@@ -94,15 +96,41 @@ class Journal:
         for line in self._earlier:
             self._watch(line)
 
-    def record(self, done: int, out: Output, gradient_norm: Tensor, lr: float) -> None:
-        """Record one step, and write a line when one is due."""
-        self._pending.setdefault("loss", []).append(out.loss.detach())
-        self._pending.setdefault("gradient_norm", []).append(gradient_norm)
+    def agree_on(self, stop: Stop) -> None:
+        """Let all processes stop at the next line of metrics if one of them has had a signal."""
+        self._stop_flag = stop
+
+    def record(
+        self,
+        done: int,
+        out: Output,
+        gradient_norm: Tensor,
+        lr: float,
+        *,
+        skipped: bool = False,
+        scale: Callable[[], float] | None = None,
+    ) -> None:
+        """Record one step, and write a line when one is due.
+
+        skipped: a gradient overflowed in float16, so the optimizer was not called. Such a step is
+        counted, and its loss and gradient are left out.
+        scale: reads the factor of the loss in float16.
+        """
+        if scale:
+            self._pending.setdefault("skipped", []).append(gradient_norm.new_tensor(float(skipped)))
+        if not skipped:
+            self._pending.setdefault("loss", []).append(out.loss.detach())
+            self._pending.setdefault("gradient_norm", []).append(gradient_norm)
         self._steps += 1
         self._done = done
         end_of_epoch = done % self._length.steps_per_epoch == 0
         if done % self._log_every == 0 or end_of_epoch or done == self._length.steps:
-            self._write_metrics(out, lr)
+            scaling = self._scaling(scale) if scale else {}
+            if "loss" in self._pending:
+                self._write_metrics(out, lr, scaling)
+            else:
+                self._pending = {}
+                self._write({**self._stamp(), "lr": lr, **scaling})
 
     def record_probe(self, result: Mapping[str, Any]) -> None:
         """Write a line with the result of a probe."""
@@ -141,7 +169,11 @@ class Journal:
 
     # -------------------------------------------------------------------------------------- lines
 
-    def _write_metrics(self, out: Output, lr: float) -> None:
+    def _scaling(self, scale: Callable[[], float]) -> dict[str, float]:
+        """Return the factor of the loss in float16, and the steps that overflowed since a line."""
+        return {"scale": scale(), "skipped": sum(map(int, self._pending.pop("skipped")))}
+
+    def _write_metrics(self, out: Output, lr: float, scaling: Mapping[str, float]) -> None:
         """Average the pending values and write a line: the only host sync of training."""
         terms, metrics, losses = self._gather(out)
         norms = self._stack_pending()["gradient_norm"].tolist()
@@ -154,6 +186,7 @@ class Journal:
             "gradient_norm": sum(norms) / len(norms),
             **metrics,
             "lr": lr,
+            **scaling,
             "per_step": {"loss": losses, "gradient_norm": norms},
             "timing": self._timing(),
         }
@@ -164,12 +197,18 @@ class Journal:
         self._write(line)
 
     def _gather(self, out: Output) -> tuple[dict[str, float], dict[str, float], list[float]]:
-        """Return loss terms, metrics and the losses since the last line, averaged over ranks."""
+        """Return loss terms, metrics and the losses since the last line, averaged over ranks.
+
+        The flag of a signal travels with them, which costs no further exchange.
+        """
         terms = {name: value.detach() for name, value in out.terms.items()}
         metrics = representation_metrics(out.h, out.z1, out.z2)
         values = [value.float() for value in (*terms.values(), *metrics.values())]
         losses = self._stack_pending()["loss"]
-        numbers = all_mean(torch.cat([torch.stack(values), losses])).tolist()
+        flag = losses.new_tensor([float(self._stop_flag.signal != 0)])
+        *numbers, stopping = all_mean(torch.cat([torch.stack(values), losses, flag])).tolist()
+        if stopping > 0:
+            self._stop_flag.agree()
         end = len(terms)
         start = len(values)
         return (

@@ -5,24 +5,30 @@ killed and resumed ends with the same weights as one that was not.
 """
 
 import time
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Self
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from smi.device import autocast
-from smi.distributed import data_parallel, rank
+from smi.data import Batch
+from smi.distributed import barrier, from_all_ranks, rank, world_size
 from smi.methods import Output
-from smi.optim import lr_factor, set_lr
-from smi.runs.checkpoint import save
+from smi.optim import lr_factor, set_schedules
+from smi.runs.checkpoint import Writer, snapshot
 from smi.runs.run import Facts, Run
-from smi.seeds import derive
+from smi.terminal import announce
+from smi.training.feeding import Feeder
 from smi.training.job import Job
 from smi.training.journal import Journal
 from smi.training.run_facts import add_first_step, health_context
-from smi.training.signals import Interrupted, follow_rank_0, stop_signals
+from smi.training.signals import Interrupted, stop_signals
+from smi.training.step import Step, is_out_of_memory
 
 MAX_SAVING_SHARE = 0.05  # of the time may go into checkpoints
+
+
+class BatchDoesNotFitError(RuntimeError):
+    """Report on all processes that one of them has too little memory for its first step."""
 
 
 def train(job: Job, journal: Journal, run: Run, facts: Facts, *, start: int = 0) -> None:
@@ -31,45 +37,41 @@ def train(job: Job, journal: Journal, run: Run, facts: Facts, *, start: int = 0)
     facts: for run.json, which is written after the first step.
     """
     config, method, optimizer = job.config, job.method, job.optimizer
-    if job.compiled:
-        method.compile()
-    model = data_parallel(method, job.device)
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    batches = job.batches.starting_at(start)
-    saver = Saver(job, journal, run.checkpoint)
+    take = Step(job)
     warmup = config.optimizer.warmup_epochs / config.epochs
     final_lr = config.optimizer.final_lr
-    with stop_signals() as stop, follow_rank_0(stop, journal):
+    with (
+        stop_signals() as stop,
+        Saver(job, journal, run) as saver,
+        Feeder(job.batches, job.views, job.device, start, waiting=journal.waiting) as feeder,
+    ):
+        journal.agree_on(stop)
         for step in range(start, job.steps):
             done, progress = step + 1, step / job.steps
             method.progress, method.epoch = progress, step // job.batches.steps_per_epoch
-            set_lr(optimizer, lr_factor(job.schedule, progress, warmup=warmup, final=final_lr))
-            # For random numbers that the network itself draws, such as dropout.
-            torch.manual_seed(derive(config.seed, "step", step, rank()))
-            with journal.waiting():
-                batch = next(batches).to(job.device)
-            x = [
-                view.to(memory_format=torch.channels_last)
-                for view in job.views(batch.images, batch.generator())
-            ]
-            with autocast(job.device, job.precision):
-                out: Output = model(x, batch)
-            out.loss.backward()  # type: ignore[no-untyped-call]
-            norm = gradient_norm(parameters)
-            method.before_step()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            method.after_step()
+            factor = lr_factor(job.schedule, progress, warmup=warmup, final=final_lr)
+            set_schedules(optimizer, progress, factor)
+            batch, x = next(feeder)
+            if step == 0:
+                _require_memory(take, x, batch)
+            taken = take(step, x, batch)
             if step == start:
-                _record_first_step(job, journal, run, facts, out)
-            journal.record(done, out, norm, lr=optimizer.param_groups[0]["lr"])
+                _record_first_step(job, journal, run, facts, taken.out)
+            journal.record(
+                done,
+                taken.out,
+                taken.gradient_norm,
+                lr=optimizer.param_groups[0]["lr"],
+                skipped=taken.skipped,
+                scale=take.scale,
+            )
             if _probe_is_due(job, done):
                 _probe(job, journal)
             journal.show()
-            last = done == job.steps or stop.requested
-            if last or done % job.save_every == 0:
-                saver(done, must=last)
+            saver(done, last=done == job.steps or stop.requested)
             if stop.requested:
+                saver.wait()
+                barrier()  # torchrun ends all processes when the first one leaves
                 raise Interrupted(done, stop.signal)
 
 
@@ -91,41 +93,88 @@ def _probe(job: Job, journal: Journal) -> None:
     assert job.probe is not None
     with journal.paused():
         journal.check_finite()
-        journal.record_probe(job.probe(job.method.encoder))
+        encoder = job.method.get_submodule(job.method.exported_encoder)
+        journal.record_probe(job.probe(encoder))
 
 
-@torch.no_grad()
-def gradient_norm(parameters: list[Tensor]) -> Tensor:
-    """Return the total norm of all gradients."""
-    return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+def _require_memory(take: Step, views: Sequence[Tensor], batch: Batch) -> None:
+    """Raise a BatchDoesNotFitError on all processes if one of them has too little memory.
+
+    In a real step, the others would wait for that one.
+    """
+    if world_size() == 1:
+        return
+    fits = True
+    try:
+        take.rehearse(0, views, batch)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        fits = False
+    if not all(from_all_ranks(fits)):
+        raise BatchDoesNotFitError("one of the processes runs out of memory")
 
 
 class Saver:
-    """Write checkpoints on rank 0: all ranks have the same weights and state.
+    """Save checkpoints on rank 0: all ranks have the same weights and state.
 
-    A checkpoint is skipped if saving takes too large a share of the time, unless `must` is true.
+    The state is copied between two steps and written by a thread. A checkpoint is skipped if the
+    one before is still being written, or if copying takes too large a share of the time, but never
+    the last one and those that are kept.
     """
 
-    def __init__(self, job: Job, journal: Journal, path: Path):
+    def __init__(self, job: Job, journal: Journal, run: Run):
         self._job = job
         self._journal = journal
-        self._path = path
+        self._run = run
+        self._writer = Writer()
         self._last_saved = time.perf_counter()
-        self._seconds = 0.0  # for the last checkpoint
+        self._seconds = 0.0  # that training stood still for the last checkpoint
 
-    def __call__(self, done: int, *, must: bool) -> None:
-        """Save the state after `done` steps."""
-        begin = time.perf_counter()
-        too_soon = begin - self._last_saved < self._seconds / MAX_SAVING_SHARE
-        if rank() != 0 or (too_soon and not must):
+    def __call__(self, done: int, *, last: bool) -> None:
+        """Save the state after `done` steps if it is due."""
+        if rank() != 0:
             return
+        self._writer.check()
+        keep_every = self._job.keep_every
+        keep = keep_every > 0 and done % keep_every == 0
+        if last or keep or (done % self._job.save_every == 0 and self._may_save()):
+            self._save(done, keep=keep)
+
+    def _may_save(self) -> bool:
+        since = time.perf_counter() - self._last_saved
+        return not self._writer.busy and since >= self._seconds / MAX_SAVING_SHARE
+
+    def _save(self, done: int, *, keep: bool) -> None:
+        begin = time.perf_counter()
         with self._journal.paused():
             state = {
                 "step": done,
                 "method": self._job.method.state_dict(),
                 "optimizer": self._job.optimizer.state_dict(),
+                "scaler": self._job.scaler.state_dict(),
                 "journal": self._journal.state(),
             }
-            save(self._path, state)
+            epoch = done / self._job.batches.steps_per_epoch
+            keep_as = self._run.kept_checkpoint(epoch) if keep else None
+            self._writer.start(self._run.checkpoint, snapshot(state), keep_as)
         self._last_saved = time.perf_counter()
         self._seconds = self._last_saved - begin
+
+    def wait(self) -> None:
+        """Wait until the last checkpoint is written; raise the error if it cannot be."""
+        self._writer.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self.wait()
+        except Exception as failure:
+            if error is None:
+                raise
+            if failure is not error:
+                announce(f"the last checkpoint was not written: {failure}")
+        finally:
+            self._writer.close()

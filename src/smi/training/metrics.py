@@ -37,8 +37,10 @@ def effective_rank(h: Tensor) -> Tensor:
     h = h - h.mean(dim=0)
     h = h / h.abs().amax().clamp_min(1e-30)
     gram = h @ h.T if len(h) < h.shape[1] else h.T @ h  # the smaller of two with the same spectrum
-    # eigvalsh does not run on MPS, and fails on NaN on every device.
-    spectrum = torch.linalg.eigvalsh(gram.nan_to_num().cpu()).clamp_min(0)
+    gram = gram.nan_to_num()  # eigvalsh fails on NaN
+    if gram.device.type == "mps":
+        gram = gram.cpu()  # eigvalsh does not run on MPS
+    spectrum = torch.linalg.eigvalsh(gram).clamp_min(0)
     share = spectrum / spectrum.sum().clamp_min(1e-30)
     entropy = -torch.special.xlogy(share, share).sum()
     return torch.where(spectrum.sum() > 0, entropy.exp(), 0).to(h.device)

@@ -4,7 +4,7 @@ import os
 from collections import Counter
 
 from smi.device import describe_device
-from smi.distributed import world_size
+from smi.distributed import has_synchronised_batch_norms, world_size
 from smi.runs.run import Run
 from smi.training.images import Images
 from smi.training.job import Job
@@ -27,7 +27,7 @@ def plan_lines(job: Job, images: Images, origin: str, *, start: int = 0) -> list
         f"  batch      {config.batch_size}{_per_device(job)}; "
         f"{job.steps:,} steps in {config.epochs} epochs",
         f"  optimizer  {optimizer.name}, {_learning_rates(job)}, "
-        f"weight decay {optimizer.weight_decay:g}, {job.schedule} after {warmup}",
+        f"{_weight_decay(job)}, {job.schedule} after {warmup}{_clip(job)}",
         f"  device     {describe_device(job.device)}, {job.precision}",
     ]
     if start:
@@ -58,14 +58,33 @@ def _views(job: Job) -> str:
 
 
 def _per_device(job: Job) -> str:
+    parts = f" in {job.config.accumulate} parts" if job.config.accumulate > 1 else ""
     if world_size() == 1:
-        return " on one device"
-    return f" ({job.batches.batch_size} on each of {world_size()} devices)"
+        return f" on one device{parts}"
+    synchronised = (
+        f", batch norm synchronised over {world_size()} devices"
+        if has_synchronised_batch_norms(job.method)
+        else ""
+    )
+    return f" ({job.batches.batch_size} on each of {world_size()} devices{parts}{synchronised})"
 
 
 def _learning_rates(job: Job) -> str:
     optimizer = job.config.optimizer
     rates = sorted({group["peak_lr"] for group in job.optimizer.param_groups}, reverse=True)
+    constant = f", constant for {', '.join(optimizer.constant_lr)}" if optimizer.constant_lr else ""
     scaled = f" = {optimizer.lr:g} × {job.config.batch_size}/256" if optimizer.scale_lr else ""
     vectors = f", {rates[-1]:g} for biases and norms" if len(rates) > 1 else ""
-    return f"peak lr {rates[0]:g}{scaled}{vectors}"
+    return f"peak lr {rates[0]:g}{scaled}{vectors}{constant}"
+
+
+def _weight_decay(job: Job) -> str:
+    optimizer = job.config.optimizer
+    final = optimizer.final_weight_decay
+    end = "" if final is None else f" to {final:g}"
+    return f"weight decay {optimizer.weight_decay:g}{end}"
+
+
+def _clip(job: Job) -> str:
+    clip = job.config.optimizer.clip
+    return "" if clip is None else f", gradients clipped at {clip:g}"

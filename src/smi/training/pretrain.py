@@ -5,9 +5,11 @@ run = smi.pretrain("cifar10", out="runs/a", method="BarlowTwins", overrides={"ep
 """
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
 
@@ -15,28 +17,41 @@ from smi.config.choose import choose_recipe
 from smi.config.resolve import resolve
 from smi.config.schema import Config, plain
 from smi.data import DATASET_NAMES, Batches
-from smi.device import Runtime, choose_device, choose_precision, keep_memory
-from smi.distributed import from_rank_0, local_rank, processes, rank, world_size
+from smi.device import Runtime, choose_device, choose_precision, prepare_training, release_memory
+from smi.distributed import (
+    local_rank,
+    on_rank_0,
+    processes,
+    rank,
+    synchronise_batch_norms,
+    world_size,
+)
 from smi.errors import TrainingError, UserError
 from smi.files import expand
 from smi.imports import refused
 from smi.methods import Method
+from smi.nn.encoders import checkpoint_activations
 from smi.optim import create_optimizer
 from smi.runs.checkpoint import load as load_checkpoint
 from smi.runs.restore import build_method, build_views
-from smi.runs.run import Facts, Run
-from smi.terminal import quietly, say
+from smi.runs.run import Facts, Run, is_run
+from smi.terminal import announce, quietly, say
 from smi.training.bar import Length
 from smi.training.images import Images
 from smi.training.job import Job
 from smi.training.journal import Journal
 from smi.training.loggers import check_loggers, create_loggers
-from smi.training.loop import train
+from smi.training.loop import BatchDoesNotFitError, train
 from smi.training.plan import plan_lines
 from smi.training.run_facts import collect_facts, encoder_header
 from smi.training.signals import Interrupted
+from smi.training.step import check_parts, create_scaler, is_out_of_memory
 
-T = TypeVar("T")
+LEAST_PART = 4  # images that pass through the network together; fewer are not tried
+
+
+class _OutOfMemoryError(Exception):
+    """Report that the first step of a new run did not fit into the memory of a device."""
 
 
 def pretrain(
@@ -45,6 +60,7 @@ def pretrain(
     out: str | Path,
     data: str | Path | None = None,
     method: str | None = None,
+    published: bool = False,
     overrides: Mapping[str, Any] | None = None,
     fresh: bool = False,
     loggers: Sequence[str] = (),
@@ -59,6 +75,7 @@ def pretrain(
 
     recipe: a name or a YAML file; None chooses one that suits the images and the device.
     data: the name of a dataset, or a folder of images. method: a name or an import path.
+    published: train the method as its authors do: the recipe's section as_published.
     overrides: any other setting: epochs, batch_size, seed, encoder, method.redundancy_weight, …
     fresh: rename an existing `out` and start over.
     loggers: "tensorboard", "wandb". compiled: use torch.compile.
@@ -69,23 +86,45 @@ def pretrain(
         requested["data"] = absolute_source(data)
     if method is not None:
         requested["method"] = method
+    if published:
+        requested["published"] = True
     device = choose_device(runtime.device, local_rank())
-    if device.type == "cpu":
-        keep_memory()
+    prepare_training(device)
     with quietly(quiet), processes(device):
         if recipe is None:
-            recipe, settings = _on_rank_0(
-                lambda: choose_recipe_for(requested, runtime.root, device)
-            )
+            recipe, settings = on_rank_0(lambda: choose_recipe_for(requested, runtime.root, device))
             requested = settings | requested
         config = resolve(recipe, requested)
-        with _open(config, expand(out), fresh, runtime) as (run, images, batches):
-            if _on_rank_0(lambda: run.finished):
-                _say(f"{run.folder} is finished: nothing to do (--fresh starts over)")
+        if not fresh:
+            earlier = on_rank_0(lambda: _earlier_settings(expand(out), config))
+            config = resolve(recipe, earlier | requested) if earlier else config
+        origin = f"recipe {recipe}{', as published' if config.published else ''}"
+
+        def attempt(folder: Path, batch_size: int, fresh: bool) -> Run:
+            tried = replace(config, batch_size=batch_size)
+            with _open(tried, folder, fresh, runtime) as (run, images, batches):
+                if on_rank_0(lambda: run.finished):
+                    _say(f"{run.folder} is finished: nothing to do (--fresh starts over)")
+                    return run
+                job = _build(tried, images, batches, device, compiled)
+                job = replace(job, requested_batch_size=config.batch_size)
+                _train(job, run, images, runtime, loggers, origin=origin)
                 return run
-            job = _build(config, images, batches, device, compiled)
-            _train(job, run, images, runtime, loggers, origin=f"recipe {recipe}")
-            return run
+
+        return _with_a_batch_that_fits(attempt, config, expand(out), fresh, device)
+
+
+def _earlier_settings(folder: Path, config: Config) -> dict[str, Any]:
+    """Return the settings that a run of an earlier version had without naming them."""
+    if not is_run(folder):
+        return {}
+    run = Run(folder)
+    same_method = run.config["method"]["name"] == config.method["name"]
+    return {
+        name: value
+        for name, value in run.earlier_settings().items()
+        if same_method or not name.startswith("method.")
+    }
 
 
 def absolute_source(source: str | Path) -> str:
@@ -112,21 +151,57 @@ def choose_recipe_for(
     return choice.recipe, choice.settings
 
 
-# ---------------------------------------------------------------------------------- the processes
+# ---------------------------------------------------------------------------------- the batch size
 
 
-def _on_rank_0(work: Callable[[], T]) -> T:
-    """Call `work` on rank 0, and return its result or raise its UserError on every rank."""
-    result: tuple[T | None, UserError | None] = (None, None)
+def _with_a_batch_that_fits(
+    attempt: Callable[[Path, int, bool], Run],
+    config: Config,
+    folder: Path,
+    fresh: bool,
+    device: torch.device,
+) -> Run:
+    """Train with the requested batch, or half of it, and so on, if the first step does not fit.
+
+    A run that is resumed keeps the batch that fitted.
+    """
+    batch_size = config.batch_size
+    if not fresh:
+        batch_size = on_rank_0(lambda: _fitting_batch_size(folder, batch_size))
+    while True:
+        with contextlib.suppress(_OutOfMemoryError):
+            return attempt(folder, batch_size, fresh)
+        batch_size = _halve(config, batch_size)
+        fresh = False
+        gc.collect()  # the networks of the attempt
+        release_memory(device)
+
+
+def _fitting_batch_size(folder: Path, batch_size: int) -> int:
+    """Return the batch size of the run in a folder, which may be smaller than the requested one."""
+    return Run(folder).fitting_batch_size(batch_size) if is_run(folder) else batch_size
+
+
+def _halve(config: Config, batch_size: int) -> int:
+    """Return about half a batch size, and say so."""
+    multiple = world_size() * config.accumulate
+    half = batch_size // 2 // multiple * multiple
+    if half < LEAST_PART * multiple:
+        raise UserError(
+            f"the first step runs out of memory with a batch of {batch_size} on {world_size()} "
+            "device(s): use a smaller encoder, smaller views or --checkpoint-activations"
+        )
+    lr = "follows" if config.optimizer.scale_lr else "stays the same"
     if rank() == 0:
-        try:
-            result = (work(), None)
-        except UserError as error:
-            result = (None, error)
-    value, user_error = from_rank_0(result)
-    if user_error is not None:
-        raise user_error
-    return cast(T, value)
+        announce(
+            f"warning: the first step runs out of memory with a batch of {batch_size}. Training "
+            f"starts again with {half}; the learning rate {lr}. --accumulate "
+            f"{2 * config.accumulate} would keep the batch of {batch_size}."
+        )
+    return half
+
+
+# ---------------------------------------------------------------------------------- the processes
 
 
 def _say(text: str) -> None:
@@ -160,7 +235,7 @@ def _open(
         claim = Run.claim(
             folder, config, num_images=len(images.pretrain), world_size=world_size(), fresh=fresh
         )
-        run = _on_rank_0(lambda: stack.enter_context(claim))
+        run = on_rank_0(lambda: stack.enter_context(claim))
         yield run, images, batches
 
 
@@ -169,10 +244,16 @@ def _build(
 ) -> Job:
     """Build the method, the views and the optimizer of a configuration."""
     method = build_method(config, len(images.pretrain))
+    check_parts(method, config.accumulate, batches.batch_size)
+    if config.checkpoint_activations:
+        checkpoint_activations(method.encoder)
     method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if method.synchronises_batch_norm if config.sync_batch_norm is None else config.sync_batch_norm:
+        synchronise_batch_norms(method)
     views = build_views(config, method)
     steps_per_epoch = batches.steps_per_epoch
     log = config.log
+    precision = choose_precision(config.precision, device)
     return Job(
         config=config,
         method=method,
@@ -180,13 +261,16 @@ def _build(
         views=views,
         batches=batches,
         device=device,
-        precision=choose_precision(config.precision, device),
+        precision=precision,
+        scaler=create_scaler(precision, device),
         schedule=config.optimizer.schedule or method.schedule,
         steps=config.epochs * steps_per_epoch,
         save_every=max(1, round(log.save_every * steps_per_epoch)),
         probe_every=max(1, round(log.probe_every * steps_per_epoch)) if log.probe_every else 0,
-        probe=images.probe(views.policy, config),
+        probe=images.probe(views.policy, config, precision),
+        requested_batch_size=config.batch_size,
         compiled=compiled,
+        keep_every=max(1, round(log.keep_every * steps_per_epoch)) if log.keep_every else 0,
     )
 
 
@@ -194,6 +278,12 @@ def _optimizer(config: Config, method: Method) -> torch.optim.Optimizer:
     settings = config.optimizer
     scale = config.batch_size / 256 if settings.scale_lr else 1.0
     lr_vectors = None if settings.lr_vectors is None else settings.lr_vectors * scale
+    if lr_vectors is not None and config.published and config.method["name"] == "BarlowTwins":
+        # The authors sum the correlation matrix C over W devices in place, which autograd takes for
+        # the identity: device r gets the gradient dL/dC · dC_r, and DDP averages these to 1/W of
+        # dL = sum_r dL/dC · dC_r. Ours is dL. LARS divides matrices by their gradient's length;
+        # for biases and norms, lr_vectors was chosen for 1/W of our gradient.
+        lr_vectors /= world_size()
     try:
         return create_optimizer(
             method,
@@ -201,6 +291,9 @@ def _optimizer(config: Config, method: Method) -> torch.optim.Optimizer:
             lr=settings.lr * scale,
             lr_vectors=lr_vectors,
             weight_decay=settings.weight_decay,
+            final_weight_decay=settings.final_weight_decay,
+            decay_vectors=settings.decay_vectors,
+            constant_lr=settings.constant_lr or (),
             momentum=settings.momentum,
         )
     except ValueError as error:
@@ -218,7 +311,7 @@ def _train(
     if rank() == 0:
         run.cut_metrics(earlier["position"])
         say("\n".join(plan_lines(job, images, origin, start=start)))
-    facts = collect_facts(job, started=run.facts.started, root=runtime.root)
+    facts = collect_facts(job, earlier=on_rank_0(lambda: run.facts), root=runtime.root)
     journal = _journal(job, run, loggers, start, earlier["pending"])
     try:
         _train_or_explain(job, journal, run, facts, start)
@@ -226,19 +319,23 @@ def _train(
         journal.close()
         if rank() == 0:
             run.write_bad_files(images.pretrain.bad)
-    if rank() == 0:
-        encoder = job.method.get_submodule(job.method.exported_encoder)
-        weights = encoder.get_submodule("network").state_dict()
-        run.finish(weights, encoder_header(job))
+    encoder = job.method.get_submodule(job.method.exported_encoder)
+    weights = encoder.get_submodule("network").state_dict()
+    on_rank_0(lambda: run.finish(weights, encoder_header(job)))
 
 
 def _restore(job: Job, run: Run) -> tuple[int, dict[str, Any]]:
-    """Load the last checkpoint; return the steps done and the state of the journal."""
-    if not run.checkpoint.is_file():
+    """Load the last checkpoint; return the steps done and the state of the journal.
+
+    Rank 0 reads it for all ranks: other machines may not have the folder.
+    """
+    state = on_rank_0(lambda: load_checkpoint(run.checkpoint) if run.checkpoint.is_file() else None)
+    if state is None:
         return 0, {"pending": {}, "position": 0}
-    state = load_checkpoint(run.checkpoint, job.device)
     job.method.load_state_dict(state["method"])
     job.optimizer.load_state_dict(state["optimizer"])
+    if state.get("scaler"):  # empty unless the precision is float16
+        job.scaler.load_state_dict(state["scaler"])
     return state["step"], state["journal"]
 
 
@@ -275,6 +372,15 @@ def _train_or_explain(job: Job, journal: Journal, run: Run, facts: Facts, start:
     except (ValueError, TypeError, RuntimeError) as error:
         if journal.done > start:
             raise
+        # Several processes try again only if all of them know; otherwise torchrun ends them.
+        alone = world_size() == 1 and is_out_of_memory(error)
+        if start == 0 and (alone or isinstance(error, BatchDoesNotFitError)):
+            raise _OutOfMemoryError from error
+        if is_out_of_memory(error):
+            raise UserError(
+                "the first step runs out of memory: use a smaller --batch-size, --accumulate 2 or "
+                "--checkpoint-activations"
+            ) from error
         # If the first step fails, the settings are wrong; a later failure is a bug.
         name = job.config.method["name"]
         raise refused(error, f"{name} with these settings") from error

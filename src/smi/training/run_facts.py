@@ -17,21 +17,22 @@ from smi.runs.run import Facts
 from smi.training.job import Job
 
 
-def collect_facts(job: Job, *, started: str | None, root: str | Path | None) -> Facts:
+def collect_facts(job: Job, *, earlier: Facts, root: str | Path | None) -> Facts:
     """Collect the facts that are known before the first step.
 
-    started: the start of a run that is resumed; None is now.
+    earlier: those of a run that is resumed; empty for a new one.
     """
     method, store, policy = job.method, job.batches.store, job.views.policy
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return Facts(
         smi=__version__,
-        started=started or now,
+        started=earlier.started or now,
         num_images=len(store),
         resolution=store.resolution,
         root=str(expand(root).resolve()) if root else None,
         world_size=world_size(),
         batch_per_device=job.batches.batch_size,
+        requested_batch_size=earlier.requested_batch_size or job.requested_batch_size,
         steps=job.steps,
         steps_per_epoch=job.batches.steps_per_epoch,
         num_views=len(policy.views),
@@ -51,8 +52,9 @@ def collect_facts(job: Job, *, started: str | None, root: str | Path | None) -> 
 
 def add_first_step(facts: Facts, config: Config, method: Method, out: Output) -> Facts:
     """Add what the first step shows: the embedding dimension and the method's description."""
+    per_loss = config.accumulate if method.local else 1  # parts count as devices
     setup = LossSetup(
-        batch_size=facts.batch_per_device or 0,
+        batch_size=(facts.batch_per_device or 0) // per_loss,
         embedding_dim=out.z1.shape[1],
         world_size=facts.world_size or 1,
         num_views=facts.num_views or 2,

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from smi.distributed import rank
-from smi.training.journal import Journal
+from smi.distributed import world_size
 
 
 class Interrupted(KeyboardInterrupt):
@@ -20,18 +19,23 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Stop:
-    """Hold the signal that arrived, and whether this process must act on it."""
+    """Hold the signal that arrived in this process, and whether all processes stop now."""
 
-    requested = False
     signal = 0
+    requested = False
+
+    def agree(self) -> None:
+        """Stop after the current step, because a signal arrived in one of the processes."""
+        self.signal = self.signal or signal.SIGTERM
+        self.requested = True
 
 
 @contextmanager
 def stop_signals() -> Iterator[Stop]:
     """Note SIGINT and SIGTERM, so that the current step is finished first.
 
-    A second Ctrl-C interrupts at once. Only rank 0 acts on the signal: it needs the other ranks
-    for its current step, and its checkpoint holds their state too.
+    A second Ctrl-C interrupts at once. Several processes need one another for every step, so they
+    agree on the last one: the next that writes a line of metrics (see `Journal`).
     """
     stop = Stop()
     previous: dict[int, Any] = {}
@@ -40,7 +44,8 @@ def stop_signals() -> Iterator[Stop]:
         if stop.signal and number == signal.SIGINT:
             raise KeyboardInterrupt
         stop.signal = number
-        stop.requested = rank() == 0
+        if world_size() == 1:
+            stop.agree()
 
     if threading.current_thread() is threading.main_thread():  # only this thread may set handlers
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -50,17 +55,3 @@ def stop_signals() -> Iterator[Stop]:
     finally:
         for earlier, handler in previous.items():
             signal.signal(earlier, handler)
-
-
-@contextmanager
-def follow_rank_0(stop: Stop, journal: Journal) -> Iterator[None]:
-    """End other ranks without an error when rank 0 left after a signal.
-
-    Their next collective fails, because rank 0 is gone.
-    """
-    try:
-        yield
-    except RuntimeError:
-        if rank() == 0 or not stop.signal:
-            raise
-        raise Interrupted(journal.done, stop.signal) from None

@@ -19,9 +19,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from smi.data.pictures import Pictures
 from smi.files import cache_home
 from smi.terminal import announce
-from smi.views.draws import Parameters
+from smi.views.draws import Parameters, shapes_of
 from smi.views.policies import Triple
 
 SOURCE = Path(__file__).with_name("kernel.cpp")
@@ -38,19 +39,30 @@ COMPILER_FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-pthread", *MATH_FLA
 NATIVE_FLAGS = ("-march=native", "-mcpu=native", "")  # the first that the compiler accepts is used
 
 
+_POINTERS = (
+    "pixels",
+    "start",
+    "shape",
+    "out",
+    "levels",
+    "box",
+    "flip",
+    "jitter",
+    "order",
+    "factors",
+    "gray",
+    "blur",
+    "sigma",
+    "solarize",
+)
+
+
 class _Batch(ctypes.Structure):
     """Mirror the struct Batch of kernel.cpp."""
 
     _fields_ = (
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("images", "out", "box", "flip", "jitter", "order", "factors")
-        ),
-        *((name, ctypes.c_void_p) for name in ("gray", "blur", "sigma", "solarize")),
-        *(
-            (name, ctypes.c_int64)
-            for name in ("n", "height", "width", "size", "pad", "blur_kernel", "threads")
-        ),
+        *((name, ctypes.c_void_p) for name in _POINTERS),
+        *((name, ctypes.c_int64) for name in ("n", "size", "blur_kernel", "bicubic", "threads")),
         ("mean", ctypes.c_float * 3),
         ("std", ctypes.c_float * 3),
     )
@@ -64,31 +76,44 @@ class Kernel:
         self._make_views.argtypes = [ctypes.POINTER(_Batch)]
         self._make_views.restype = ctypes.c_int
 
-    def __call__(self, images: Tensor, parameters: Parameters, mean: Triple, std: Triple) -> Tensor:
-        p, images = parameters, images.contiguous()
-        n, _, height, width = images.shape
-        check_parameters(p, n, height, width)
-        out = torch.empty(n, 3, p.size, p.size)
+    def __call__(
+        self,
+        images: Tensor | Pictures,
+        parameters: Parameters,
+        mean: Triple,
+        std: Triple,
+        *,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Make one view of every image, channels last.
+
+        out: write the view to this tensor, float32 or uint8 [N, 3, S, S] with channels last. Values
+            of uint8 are whole grey levels, not normalised.
+        """
+        p = parameters
+        n = len(images)
+        if out is None:
+            out = torch.empty(n, 3, p.size, p.size, memory_format=torch.channels_last)
+        _check_out(out, n, p.size)
+        if isinstance(images, Pictures):
+            pixels, start, shape = images.pixels, images.start, images.shape
+        else:
+            pixels, shape = images, shapes_of(images)
+            start = torch.arange(n) * images[:1].numel()
+        check_parameters(p, shape)
+        _check_pictures(pixels.numel(), start, shape)
         tensors = {
-            "images": images,
-            "out": out,
-            "box": p.box.contiguous(),
-            "flip": p.flip.contiguous(),
-            "jitter": p.jitter.contiguous(),
-            "order": p.order.contiguous(),
-            "factors": p.factors.contiguous(),
-            "gray": p.gray.contiguous(),
-            "blur": p.blur.contiguous(),
-            "sigma": p.sigma.contiguous(),
-            "solarize": p.solarize.contiguous(),
+            "pixels": pixels.contiguous(),
+            "start": start.contiguous(),
+            "shape": shape.contiguous(),
+            "out" if out.dtype == torch.float32 else "levels": out,
+            **{name: getattr(p, name).contiguous() for name in PARAMETER_TYPES},
         }
         batch = _Batch(
             n=n,
-            height=height,
-            width=width,
             size=p.size,
-            pad=p.pad,
             blur_kernel=p.blur_kernel,
+            bicubic=p.bicubic,
             threads=torch.get_num_threads(),
             mean=mean,
             std=std,
@@ -99,20 +124,46 @@ class Kernel:
         return out
 
 
-def check_parameters(p: Parameters, n: int, height: int, width: int) -> None:
-    """Raise an error for parameters that would make the kernel read outside its tensors."""
-    types = {
-        "box": torch.float32,
-        "flip": torch.bool,
-        "jitter": torch.bool,
-        "order": torch.int64,
-        "factors": torch.float32,
-        "gray": torch.bool,
-        "blur": torch.bool,
-        "sigma": torch.float32,
-        "solarize": torch.bool,
-    }
-    for name, dtype in types.items():
+PARAMETER_TYPES = {
+    "box": torch.float32,
+    "flip": torch.bool,
+    "jitter": torch.bool,
+    "order": torch.int64,
+    "factors": torch.float32,
+    "gray": torch.bool,
+    "blur": torch.bool,
+    "sigma": torch.float32,
+    "solarize": torch.bool,
+}
+
+
+def _check_out(out: Tensor, n: int, size: int) -> None:
+    """Raise an error for a tensor that the kernel cannot write to."""
+    if (
+        out.shape != (n, 3, size, size)
+        or out.dtype not in (torch.float32, torch.uint8)
+        or out.device.type != "cpu"
+        or not out.is_contiguous(memory_format=torch.channels_last)
+    ):
+        raise ValueError(
+            f"out must be float32 or uint8 {[n, 3, size, size]} on the CPU, channels last, "
+            f"not {out.dtype} {list(out.shape)} on {out.device} with strides {out.stride()}"
+        )
+
+
+def _check_pictures(num_bytes: int, start: Tensor, shape: Tensor) -> None:
+    """Raise an error for images that do not lie within their bytes."""
+    if not ((start >= 0) & (shape > 0).all(1) & (start + 3 * shape.prod(1) <= num_bytes)).all():
+        raise ValueError(f"an image lies outside the {num_bytes:,} bytes of its batch")
+
+
+def check_parameters(p: Parameters, shapes: Tensor) -> None:
+    """Raise an error for parameters that would make the kernel read outside its tensors.
+
+    shapes: height and width of every image, [N, 2].
+    """
+    n = len(shapes)
+    for name, dtype in PARAMETER_TYPES.items():
         tensor = getattr(p, name)
         shape = (n, 4) if name in ("box", "order", "factors") else (n,)
         if tensor.shape != shape or tensor.dtype != dtype or tensor.device.type != "cpu":
@@ -121,6 +172,7 @@ def check_parameters(p: Parameters, n: int, height: int, width: int) -> None:
                 f"not {tensor.dtype} {list(tensor.shape)} on {tensor.device}"
             )
     top, left, h, w = p.box.unbind(1)
+    height, width = shapes.unbind(1)
     inside = (
         (top >= -p.pad)
         & (left >= -p.pad)
@@ -130,7 +182,8 @@ def check_parameters(p: Parameters, n: int, height: int, width: int) -> None:
         & (left + w < width + p.pad + 1e-3)
     )
     if not inside.all():
-        raise ValueError(f"a crop lies outside its image of {height} x {width} pixels")
+        i = int((~inside).int().argmax())
+        raise ValueError(f"a crop lies outside its image of {height[i]} x {width[i]} pixels")
     if not ((p.order >= 0) & (p.order < 4)).all():
         raise ValueError("the operations of the jitter are numbered 0 to 3")
     if p.blur_kernel // 2 >= p.size or p.blur_kernel % 2 == 0:

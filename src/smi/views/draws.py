@@ -2,7 +2,7 @@
 
 The distributions are those of torchvision. All parameters are drawn for every image, whether they
 are used or not. The draws of an image therefore depend neither on the probabilities nor on the
-other images. A batch has N images of H x W pixels.
+other images. A batch has N images; `shapes` are their heights and widths, int64 [N, 2].
 """
 
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
+from smi.data.pictures import Pictures
 from smi.views.policies import View
 
 NUM_CROP_TRIES = 10  # attempts to draw a crop that fits into the image, as in torchvision
@@ -36,14 +37,23 @@ class Parameters:
     blur: Tensor  # bool [N]
     sigma: Tensor  # float32 [N]
     solarize: Tensor  # bool [N]
+    bicubic: bool = False  # interpolation of the crop; otherwise bilinear
 
     def __len__(self) -> int:
         return len(self.box)
 
 
-def draw(view: View, n: int, height: int, width: int, generator: Generator) -> list[Parameters]:
+def shapes_of(images: Tensor | Pictures) -> Tensor:
+    """Return the height and width of every image: int64 [N, 2]."""
+    if isinstance(images, Pictures):
+        return images.shape
+    return torch.tensor([images.shape[-2:]]).expand(len(images), 2)
+
+
+def draw(view: View, shapes: Tensor, generator: Generator) -> list[Parameters]:
     """Draw the parameters of a view, or of each patch of a jigsaw, shuffled for each image."""
-    box = draw_box(view, n, height, width, generator)  # [N, 4]
+    n = len(shapes)
+    box = draw_box(view, shapes, generator)  # [N, 4]
     flip = happens(view.flip_p, n, generator)
     boxes = [box] if view.grid == 1 else patches(box, view.grid, generator)
     return [
@@ -60,27 +70,29 @@ def draw(view: View, n: int, height: int, width: int, generator: Generator) -> l
             blur=happens(view.blur_p, n, generator),
             sigma=uniform(*view.sigma, (n,), generator).float(),
             solarize=happens(view.solarize_p, n, generator),
+            bicubic=view.interpolation == "bicubic",
         )
         for patch_box in boxes
     ]
 
 
-def draw_box(view: View, n: int, height: int, width: int, generator: Generator) -> Tensor:
+def draw_box(view: View, shapes: Tensor, generator: Generator) -> Tensor:
     """Draw crops like torchvision's RandomResizedCrop: the first of ten tries that fits.
 
     If none fits, the crop is the centre of the image, cut to the nearest allowed ratio.
     """
-    height, width = height + 2 * view.pad, width + 2 * view.pad
-    area = height * width * uniform(*view.scale, (n, NUM_CROP_TRIES), generator)
+    n = len(shapes)
+    height, width = (shapes.double() + 2 * view.pad).unbind(1)  # [N]
+    area = (height * width)[:, None] * uniform(*view.scale, (n, NUM_CROP_TRIES), generator)
     low, high = (torch.tensor(ratio, dtype=torch.float64).log().item() for ratio in view.ratio)
     ratio = uniform(low, high, (n, NUM_CROP_TRIES), generator).exp()
     w, h = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()  # [N, NUM_CROP_TRIES]
-    fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
+    fits = (w > 0) & (w <= width[:, None]) & (h > 0) & (h <= height[:, None])
     first = fits.int().argmax(1, keepdim=True)  # argmax returns the first of equal values
     any_fits = fits.any(1)
-    whole_ratio = min(max(width / height, view.ratio[0]), view.ratio[1])
-    whole_height = min(height, round(width / whole_ratio))
-    whole_width = min(width, round(height * whole_ratio))
+    whole_ratio = (width / height).clamp(*view.ratio)
+    whole_height = (width / whole_ratio).round().minimum(height)
+    whole_width = (height * whole_ratio).round().minimum(width)
     h = torch.where(any_fits, h.gather(1, first)[:, 0], whole_height)  # [N]
     w = torch.where(any_fits, w.gather(1, first)[:, 0], whole_width)
     top = torch.where(

@@ -15,8 +15,11 @@
 
 extern "C" {
 struct Batch {
-  const uint8_t* images;    // [n, 3, height, width]
-  float* out;               // [n, 3, size, size]
+  const uint8_t* pixels;    // image i has [3, height, width] from start[i] on
+  const int64_t* start;     // [n]
+  const int64_t* shape;     // [n, 2]: height, width
+  float* out;               // [n, size, size, 3], normalised; or null
+  uint8_t* levels;          // [n, size, size, 3], whole grey levels, if out is null
   const float* box;         // [n, 4]: top, left, height, width
   const uint8_t* flip;      // [n]
   const uint8_t* jitter;    // [n]
@@ -26,7 +29,7 @@ struct Batch {
   const uint8_t* blur;      // [n]
   const float* sigma;       // [n]
   const uint8_t* solarize;  // [n]
-  int64_t n, height, width, size, pad, blur_kernel, threads;
+  int64_t n, size, blur_kernel, bicubic, threads;
   float mean[3], std[3];
 };
 }
@@ -35,7 +38,8 @@ namespace {
 
 enum { BRIGHTNESS, CONTRAST, SATURATION, HUE };
 constexpr float RED = 0.2989f, GREEN = 0.587f, BLUE = 0.114f;
-constexpr int WORD = 4;  // pixels that are read at once, if a resize needs no more per column
+constexpr int WORD = 4;  // pixels that are read at once, if a resize needs few per column
+constexpr int MAX_GROUPS = 4;  // words per column of a bicubic resize; a bilinear one has 1
 // Floats that are summed at once. Planes and rows have this many spare floats after their end.
 constexpr int BLOCK = 32;
 // Taps below this share of a Gaussian's peak are left out: together less than a tenth of a grey level.
@@ -82,6 +86,14 @@ class Buffer {
   T* first = nullptr;
 };
 
+// Returns the weight of a pixel at a distance from the centre of an output. The unit is one pixel of
+// the input, or of the output if that is coarser.
+inline float triangle(float distance) { return std::max(0.0f, 1 - std::fabs(distance)); }
+inline float cubic(float distance) {
+  const float x = std::fabs(distance), a = -0.5f;
+  return x < 1 ? ((a + 2) * x - (a + 3)) * x * x + 1 : x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0.0f;
+}
+
 // Holds the input pixels of each of `size` outputs of a line: `count[i]` pixels from start[i] on,
 // with the weights weight[i * most + t].
 struct Taps {
@@ -89,8 +101,9 @@ struct Taps {
   std::vector<int> start, count;
   Buffer<float> weight;
 
-  void fill(float begin, float length, int pixels, int size, bool flip) {
-    const float scale = length / size, support = std::max(scale, 1.0f);
+  template <class Filter>
+  void fill(float begin, float length, int pixels, int size, bool flip, float radius, Filter filter) {
+    const float scale = length / size, unit = std::max(scale, 1.0f), support = radius * unit;
     const int low = std::floor(begin), high = std::ceil(begin + length);
     most = 2 * (int)std::ceil(support) + 1;
     start.assign(size, 0), count.assign(size, 0), weight.assign((size_t)size * most, 0.0f);
@@ -101,12 +114,16 @@ struct Taps {
       const int o = flip ? size - 1 - i : i;
       float* w = &weight[(size_t)o * most];
       float sum = 0;
-      for (int j = first; j < last; j++) sum += std::max(0.0f, 1 - std::fabs(j + 0.5f - center) / support);
+      for (int j = first; j < last; j++) sum += filter((j + 0.5f - center) / unit);
       const int from = std::max(first, 0), to = std::min(last, pixels);  // pixels outside are black
       if (from >= to) continue;
       start[o] = from, count[o] = to - from;
-      for (int j = from; j < to; j++) w[j - from] = std::max(0.0f, 1 - std::fabs(j + 0.5f - center) / support) / sum;
+      for (int j = from; j < to; j++) w[j - from] = filter((j + 0.5f - center) / unit) / sum;
     }
+  }
+
+  void fill(float begin, float length, int pixels, int size, bool flip, bool bicubic) {
+    bicubic ? fill(begin, length, pixels, size, flip, 2.0f, cubic) : fill(begin, length, pixels, size, flip, 1.0f, triangle);
   }
 };
 
@@ -127,26 +144,36 @@ struct Scratch {
     }
   }
 
-  // Resizes a line with at most four pixels per column. These are read as one word, so that many
-  // columns are weighted at a time.
-  void resize_line(float* out, int size) {
-    for (int i = 0; i < size; i++) std::memcpy(&words[i], &bytes[columns.start[i]], WORD);
-    const uint32_t* word = words.data();
-    const float *w0 = &columns_by_tap[0], *w1 = w0 + size, *w2 = w1 + size, *w3 = w2 + size;
-    for (int i = 0; i < size; i++) {
-      out[i] = w0[i] * (int)(word[i] & 255) + w1[i] * (int)(word[i] >> 8 & 255) + w2[i] * (int)(word[i] >> 16 & 255) +
+  // Resizes a line with few pixels per column. Four of them are read as one word, so that many
+  // columns are weighted at a time. A second group of four is added to the first, and so on.
+  void resize_line(float* out, int size, int groups) {
+    for (int group = 0; group < groups; group++) {
+      const uint8_t* source = &bytes[group * WORD];
+      for (int i = 0; i < size; i++) std::memcpy(&words[i], source + columns.start[i], WORD);
+      const uint32_t* word = words.data();
+      const float *w0 = &columns_by_tap[(size_t)group * WORD * size], *w1 = w0 + size, *w2 = w1 + size, *w3 = w2 + size;
+      auto weighted = [&](int i) {
+        return w0[i] * (int)(word[i] & 255) + w1[i] * (int)(word[i] >> 8 & 255) + w2[i] * (int)(word[i] >> 16 & 255) +
                w3[i] * (int)(word[i] >> 24);
+      };
+      if (group == 0) {
+        for (int i = 0; i < size; i++) out[i] = weighted(i);
+      } else {
+        for (int i = 0; i < size; i++) out[i] += weighted(i);
+      }
     }
   }
 
   void resized_crop(const Batch& b, int64_t n) {
-    const int size = b.size, height = b.height, width = b.width;
+    const int size = b.size, height = b.shape[2 * n], width = b.shape[2 * n + 1];
     const float* box = b.box + 4 * n;
-    rows.fill(box[0], box[2], height, size, false);
-    columns.fill(box[1], box[3], width, size, b.flip[n]);
-    const bool by_words = *std::max_element(columns.count.begin(), columns.count.end()) <= WORD;
+    rows.fill(box[0], box[2], height, size, false, b.bicubic);
+    columns.fill(box[1], box[3], width, size, b.flip[n], b.bicubic);
+    const int taps = *std::max_element(columns.count.begin(), columns.count.end());
+    const int groups = std::max(1, (taps + WORD - 1) / WORD);  // a crop of the padding has no taps
+    const bool by_words = groups <= (b.bicubic ? MAX_GROUPS : 1);
     if (by_words) {
-      columns_by_tap.assign((size_t)WORD * size, 0.0f);
+      columns_by_tap.assign((size_t)groups * WORD * size, 0.0f);
       for (int i = 0; i < size; i++) {
         for (int t = 0; t < columns.count[i]; t++) {
           columns_by_tap[(size_t)t * size + i] = columns.weight[(size_t)i * columns.most + t] * (1 / 255.0f);
@@ -156,12 +183,12 @@ struct Scratch {
     const int top = std::max(0, (int)std::floor(box[0])), bottom = std::min(height, (int)std::ceil(box[0] + box[2]));
     middle.resize((size_t)std::max(0, bottom - top) * size + BLOCK);
     words.resize(size);
-    bytes.assign(width + WORD, 0);
+    bytes.assign(width + MAX_GROUPS * WORD, 0);
     for (int c = 0; c < 3; c++) {
       for (int y = top; y < bottom; y++) {
-        std::memcpy(bytes.data(), b.images + ((n * 3 + c) * height + y) * width, width);
+        std::memcpy(bytes.data(), b.pixels + b.start[n] + ((int64_t)c * height + y) * width, width);
         float* out = &middle[(size_t)(y - top) * size];
-        by_words ? resize_line(out, size) : shrink_line(out, size);
+        by_words ? resize_line(out, size, groups) : shrink_line(out, size);
       }
       for (int i = 0; i < size; i++) {
         const float* source = middle.data() + (std::ptrdiff_t)(rows.start[i] - top) * size;
@@ -169,6 +196,10 @@ struct Scratch {
           weigh(plane(c) + (size_t)i * size + x, rows.count[i], &rows.weight[(size_t)i * rows.most],
                 [&](int t) { return source + (size_t)t * size + x; });
         }
+      }
+      if (b.bicubic) {  // its negative weights go beyond black and white
+        float* x = plane(c);
+        for (size_t i = 0; i < area; i++) x[i] = std::min(std::max(x[i], 0.0f), 1.0f);
       }
     }
   }
@@ -256,16 +287,36 @@ struct Scratch {
       }
     }
     if (b.gray[n]) to_gray();
-    for (int c = 0; c < 3; c++) {
-      const int from = b.gray[n] ? 0 : c;
-      if (b.blur[n] && from == c) gaussian_blur(c, b.size, b.sigma[n], b.blur_kernel);
-      const float *x = plane(from), mean = b.mean[c], scale = 1 / b.std[c];
-      float* out = b.out + (n * 3 + c) * area;
-      if (b.solarize[n]) {
-        for (size_t i = 0; i < area; i++) out[i] = ((x[i] >= 0.5f ? 1 - x[i] : x[i]) - mean) * scale;
-      } else {
-        for (size_t i = 0; i < area; i++) out[i] = (x[i] - mean) * scale;
-      }
+    const int channels = b.gray[n] ? 1 : 3;
+    for (int c = 0; c < channels; c++) {
+      if (b.blur[n]) gaussian_blur(c, b.size, b.sigma[n], b.blur_kernel);
+      if (b.solarize[n]) solarize(plane(c));
+    }
+    const float *red = plane(0), *green = plane(channels == 1 ? 0 : 1), *blue = plane(channels == 1 ? 0 : 2);
+    b.out ? normalise(b, b.out + n * 3 * area, red, green, blue) : round_levels(b.levels + n * 3 * area, red, green, blue);
+  }
+
+  void solarize(float* x) const {
+    for (size_t i = 0; i < area; i++) x[i] = x[i] >= 0.5f ? 1 - x[i] : x[i];
+  }
+
+  // Writes the channels of a pixel side by side, as networks read them fastest.
+  void normalise(const Batch& b, float* out, const float* red, const float* green, const float* blue) const {
+    const float mean0 = b.mean[0], mean1 = b.mean[1], mean2 = b.mean[2];
+    const float scale0 = 1 / b.std[0], scale1 = 1 / b.std[1], scale2 = 1 / b.std[2];
+    for (size_t i = 0; i < area; i++) {
+      out[3 * i] = (red[i] - mean0) * scale0;
+      out[3 * i + 1] = (green[i] - mean1) * scale1;
+      out[3 * i + 2] = (blue[i] - mean2) * scale2;
+    }
+  }
+
+  void round_levels(uint8_t* out, const float* red, const float* green, const float* blue) const {
+    auto level = [](float x) { return (uint8_t)(int)(std::min(std::max(x, 0.0f), 1.0f) * 255 + 0.5f); };
+    for (size_t i = 0; i < area; i++) {
+      out[3 * i] = level(red[i]);
+      out[3 * i + 1] = level(green[i]);
+      out[3 * i + 2] = level(blue[i]);
     }
   }
 };

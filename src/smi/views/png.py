@@ -33,12 +33,17 @@ def write_png(image: Image.Image, path: Path) -> None:
 
 
 def draw_tile(image: Tensor, side: int) -> Image.Image:
-    """Draw uint8 [3, H, H] with `side` pixels a side.
+    """Draw uint8 [3, H, W] in a square of `side` pixels; the longer side fills it.
 
     Enlarged by a whole number, pixels stay squares; otherwise they are interpolated.
     """
-    tile = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
-    whole = side % tile.width == 0
-    return tile.resize(
-        (side, side), Image.Resampling.NEAREST if whole else Image.Resampling.BICUBIC
+    picture = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
+    longer = max(picture.size)
+    whole = side % longer == 0
+    width, height = (max(1, round(pixels * side / longer)) for pixels in picture.size)
+    picture = picture.resize(
+        (width, height), Image.Resampling.NEAREST if whole else Image.Resampling.BICUBIC
     )
+    tile = Image.new("RGB", (side, side), PAPER_COLOUR)
+    tile.paste(picture, ((side - width) // 2, (side - height) // 2))
+    return tile

@@ -2,10 +2,12 @@
 
 A policy lists the views that are made of every image; policy("cifar10") finds one by name. Every
 recipe also has the variants <recipe>-multicrop (two large views and six small ones) and
-<recipe>-jigsaw (a view and its shuffled patches).
+<recipe>-jigsaw (a view and its shuffled patches). Policies with the name of a method are those of
+its authors for ImageNet.
 """
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from smi.errors import UserError
 
@@ -39,6 +41,7 @@ class View:
     blur_p: float = 0.5
     sigma: Range = (0.1, 2.0)  # standard deviation of the blur, in pixels
     solarize_p: float = 0.0
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"  # of the resized crop
 
     @property
     def blur_kernel(self) -> int:
@@ -79,6 +82,19 @@ _DIGITS = View(
     blur_p=0.0,
 )
 
+# As the authors' public code has them, for ImageNet.
+_BYOL = View(224, scale=(0.08, 1.0), blur_p=1.0, interpolation="bicubic")
+_BYOL_2 = replace(_BYOL, blur_p=0.1, solarize_p=0.2)
+_SWAV = View(224, scale=(0.08, 1.0), brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2)
+_MOCO_V2 = View(224, scale=(0.2, 1.0), saturation=0.4)
+_MOCO_V1 = replace(_MOCO_V2, jitter_p=1.0, hue=0.4, blur_p=0.0)
+_PIRL = replace(_MOCO_V1, scale=(0.08, 1.0), hue=0.2)
+
+
+def _scaled(views: tuple[View, ...], scale: Range) -> tuple[View, ...]:
+    return tuple(replace(view, scale=scale) for view in views)
+
+
 RECIPES = {
     "cifar10": Policy("cifar10", _CIFAR, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "cifar100": Policy("cifar100", _CIFAR, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
@@ -88,6 +104,15 @@ RECIPES = {
     # paper follows, use a probability of 0.2.
     "imagenet": Policy("imagenet", (_IMAGENET, replace(_IMAGENET, blur_p=0.1, solarize_p=1.0))),
     "digits": Policy("digits", _twice(_DIGITS), (0.3053,) * 3, (0.3760,) * 3),
+    "byol": Policy("byol", (_BYOL, _BYOL_2)),  # also of Barlow Twins and VICReg
+    "simclr": Policy("simclr", _twice(replace(_SWAV, interpolation="bicubic"))),
+    "mocov1": Policy("mocov1", _twice(_MOCO_V1)),
+    "mocov2": Policy("mocov2", _twice(_MOCO_V2)),  # also of SimSiam
+    "swav": Policy("swav", _twice(_SWAV), std=(0.228, 0.224, 0.225)),  # theirs has 0.228
+    # With small views, multicrop() makes theirs of areas from 5 % up to the smallest large view.
+    "dino": Policy("dino", _scaled((_BYOL, _BYOL_2), (0.14, 1.0))),  # for ResNets
+    "dinovit": Policy("dinovit", _scaled((_BYOL, _BYOL_2), (0.4, 1.0))),  # for vision transformers
+    "pirl": Policy("pirl", _twice(_PIRL)),
 }
 VARIANTS = ("multicrop", "jigsaw")
 

@@ -12,7 +12,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from smi.data import load
+from smi.data import Pictures, load
 from smi.device import Runtime
 from smi.errors import UserError
 from smi.seeds import derive, permutation
@@ -72,13 +72,13 @@ def write_sheet(
     return out
 
 
-def _random_images(target: str, count: int, seed: int, runtime: Runtime) -> Tensor:
+def _random_images(target: str, count: int, seed: int, runtime: Runtime) -> Tensor | Pictures:
     # Without a cache: only these few files are decoded, to the pixels that a cache would hold.
     store = load(
         target, "train", root=runtime.root, num_workers=runtime.num_workers, max_cache_bytes=0
     )
     try:
-        return store[permutation(len(store), seed, 0)[:count]]
+        return store.start(permutation(len(store), seed, 0)[:count])()[0]
     finally:
         store.close()
 
@@ -87,12 +87,12 @@ def _num_columns(view: View) -> int:
     return 2 if view.grid > 1 else 1  # a mosaic of patches is about twice as wide
 
 
-def draw_sheet(images: Tensor, views: Views, num_draws: int, seed: int) -> Image.Image:
-    """Draw a row for each of uint8 [N, 3, H, W]: the image, then its draws."""
+def draw_sheet(images: Tensor | Pictures, views: Views, num_draws: int, seed: int) -> Image.Image:
+    """Draw a row for each image: the image, then its draws."""
     largest = max(view.size for view in views.policy.views)
     zoom = math.ceil(MIN_TILE_SIDE / largest)
     side = zoom * largest
-    columns = [_Column(0, [draw_tile(image, side) for image in images], "image")]
+    columns = [_Column(0, [draw_tile(images[i], side) for i in range(len(images))], "image")]
     left = side + DRAW_GAP
     for number in range(num_draws):
         generator = torch.Generator().manual_seed(derive(seed, "sheet", number))
@@ -105,7 +105,7 @@ def draw_sheet(images: Tensor, views: Views, num_draws: int, seed: int) -> Image
 
 
 def _draw_columns(
-    images: Tensor, views: Views, generator: torch.Generator, left: int, zoom: int
+    images: Tensor | Pictures, views: Views, generator: torch.Generator, left: int, zoom: int
 ) -> list[_Column]:
     """Draw all views of all images once, as columns from `left` on."""
     tensors = iter(views(images, generator))

@@ -1,0 +1,48 @@
+"""Run a benchmark in its quick form; its numbers mean nothing, and none is checked."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.digits import environment
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def test_feeding(tmp_path):
+    pytest.importorskip("torchvision")
+    out = tmp_path / "feeding.json"
+    result = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "feeding.py"), "--quick", "--out", str(out)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    (measured,) = json.loads(out.read_text())["rounds"]
+    rates = [value for name, value in measured.items() if name.startswith(("smi", "DataLoader"))]
+    assert len(rates) == 10  # 32 px from memory; 160 and 224 px from memory and files
+    assert min(rates) > 0
+    waits = [measured[f"{gpu} 1"] for gpu in ("T4", "A100", "8 × A100")]
+    assert all(0 <= share <= 1 for share in waits)
+    assert "ours ÷ the DataLoader's" in result.stdout
+    assert "| smi, 224 px, files |" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("check", "rows"),
+    [("syncs", ["SMI", "BarlowTwins"]), ("views", ["cifar10", "pirl"]), ("memory", ["float32"])],
+)
+def test_checks_for_a_gpu_run_on_a_cpu_too(check, rows, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    gpu = importlib.import_module("gpu")
+    monkeypatch.setattr(sys, "argv", ["gpu.py", check, "--device", "cpu", "--tiny"])
+    gpu.main()
+    first_words = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert set(rows) <= set(first_words)

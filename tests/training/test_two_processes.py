@@ -1,0 +1,195 @@
+"""Train by two real processes: commands, stop and resume, and an error on rank 0."""
+
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+import yaml
+
+import smi
+from smi.training import images, pretrain
+from smi.training.signals import Interrupted
+from support.digits import WIDTHS, digits, same_run
+from support.homemade import Agreement
+from support.two_processes import finish, is_rank_0, run_together, start_two
+
+PUBLISHED = {
+    "data": {"source": "digits"},
+    "views": {"policy": "digits", "size": 8},
+    "method": "SMI",
+    "encoder": {"name": "support.homemade.Net"},
+    "optimizer": {"name": "AdamW", "lr": 1e-3, "weight_decay": 1e-4},
+    "epochs": 1,
+    "batch_size": 64,
+    "as_published": {
+        "BarlowTwins": {
+            "optimizer": {"name": "LARS", "lr": 0.2, "lr_vectors": 0.0048, "weight_decay": 1e-6},
+            "method": {"widths": [8, 8]},
+        }
+    },
+}
+
+
+FEW = ["--epochs", "1", "--data.images", "128", "--log.probe_every", "0"]
+COMMANDS = {
+    "synchronised": ["--method", "BarlowTwins", *WIDTHS],
+    "switched on": ["--sync-batch-norm", "true", *WIDTHS],
+    "switched off": ["--method", "BarlowTwins", "--sync-batch-norm", "false", *WIDTHS],
+    "parts": ["--accumulate", "2", *WIDTHS],
+    "halved": ["--method", "support.homemade.Large"],
+}
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory):
+    """Return the folder of the runs, and what each command prints."""
+    folder = tmp_path_factory.mktemp("runs")
+    recipe = folder / "mine.yaml"
+    recipe.write_text(yaml.safe_dump(PUBLISHED))
+    words = {name: digits(folder / name, *FEW, *more) for name, more in COMMANDS.items()}
+    words["published"] = ["pretrain", recipe, "--method", "BarlowTwins", "--published"]
+    words["published"] += ["--out", folder / "published"]
+    return folder, dict(zip(words, run_together(*words.values()), strict=True))
+
+
+@pytest.mark.parametrize("name", ["synchronised", "switched on", "switched off"])
+def test_batch_norms(name, commands):
+    folder, said = commands
+    sentence = "64 (32 on each of 2 devices, batch norm synchronised over 2 devices)"
+    assert (sentence in said[name].stdout) == (name != "switched off")
+    network = smi.load(folder / name).network
+    assert network.norm.num_batches_tracked == 4  # two views, two steps
+
+
+def test_a_batch_in_parts(commands):
+    folder, said = commands
+    assert "64 (32 on each of 2 devices in 2 parts)" in said["parts"].stdout
+    assert smi.Run(folder / "parts").finished
+
+
+def test_a_batch_that_does_not_fit_is_halved_by_both(commands):
+    folder, said = commands
+    assert said["halved"].stderr.count("Training starts again with 32;") == 1
+    assert "32 (16 on each of 2 devices)" in said["halved"].stdout
+    run = smi.Run(folder / "halved")
+    assert (run.config["batch_size"], run.facts.requested_batch_size) == (32, 64)
+
+
+def test_barlow_twins_as_published(commands):
+    folder, said = commands
+    assert "mine.yaml, as published: BarlowTwins on digits" in said["published"].stdout
+    assert "peak lr 0.2, 0.0024 for biases and norms" in said["published"].stdout
+    run = smi.Run(folder / "published")
+    assert run.facts.peak_lr == [0.2, 0.0024]
+    assert run.config["published"] is True
+
+
+def train(out: Path) -> smi.Run:
+    return smi.pretrain(
+        "digits",
+        out=out,
+        method="support.homemade.Agreement",
+        overrides={
+            "encoder": "support.homemade.Net",
+            "epochs": 1,
+            "log.every": 5,
+            "log.probe_images": 100,
+            "log.probe_every": 0.5,
+        },
+    )
+
+
+def call_in_step(step: int, action) -> None:
+    """Call `action` in the forward pass of a step."""
+    forward = Agreement.forward
+
+    def forward_and_act(self, views, batch):
+        if round(self.progress * 25) == step:
+            action()
+        return forward(self, views, batch)
+
+    Agreement.forward = forward_and_act
+
+
+def fail(*arguments: object, **settings: object) -> None:
+    raise RuntimeError("a bug on rank 0")
+
+
+def stop_and_resume(folder: Path) -> None:
+    """Train without a stop; stop rank 1 alone; resume, with a checkpoint that only rank 0 reads."""
+    store = dist.FileStore(str(folder / "store"), 2)
+    dist.init_process_group("gloo", store=store, rank=int(os.environ["RANK"]), world_size=2)
+    train(folder / "whole")
+    forward = Agreement.forward
+    if not is_rank_0():
+        call_in_step(11, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        pretrain.load_checkpoint = lambda path: pytest.fail("rank 1 reads a checkpoint")
+    try:
+        train(folder / "cut")
+    except Interrupted as stop:
+        print("stopped", stop.step, stop.exit_code, smi.Run(folder / "cut").state()["step"])
+    Agreement.forward = forward
+    train(folder / "cut")
+    dist.destroy_process_group()
+
+
+def fail_in_probe(folder: Path) -> None:
+    images.knn_accuracy = fail
+    train(folder / "run")
+
+
+def name_threads(folder: Path) -> None:
+    """Print the threads that are left after a run, and after one that a signal stops."""
+    train(folder / "whole")
+    print("left", *threads())
+    call_in_step(11, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with contextlib.suppress(Interrupted):
+        train(folder / "cut")
+    print("left", *threads())
+
+
+def threads() -> list[str]:
+    return [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+
+
+SCENARIOS = {
+    scenario.__name__: scenario for scenario in (stop_and_resume, fail_in_probe, name_threads)
+}
+
+
+def test_a_signal_to_one_process_stops_both_after_a_checkpoint(tmp_path):
+    results = finish(start_two(__file__, "stop_and_resume", tmp_path))
+    for code, output, errors in results:
+        assert code == 0, errors
+        # The signal came in the twelfth step. The next line of metrics is that of step 15.
+        assert f"stopped 15 {128 + signal.SIGTERM} 15" in output
+    assert "stopped after step 15 of 25" in results[0][1]
+    assert "resumed    after step 15" in results[0][1]
+    same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_an_error_on_rank_0_ends_both_processes(tmp_path):
+    """The group would wait for a day; the processes end as soon as one of them has failed."""
+    (code, _, errors), (other, _, _) = finish(start_two(__file__, "fail_in_probe", tmp_path))
+    assert code == 1
+    assert "a bug on rank 0" in errors
+    assert other != 0
+    assert not smi.Run(tmp_path / "run").finished
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads have names on Linux")
+def test_no_thread_of_the_process_group_is_left(tmp_path):
+    """One that drops a tensor while Python shuts down aborts the process."""
+    for code, output, errors in finish(start_two(__file__, "name_threads", tmp_path)):
+        assert code == 0, errors
+        left = [line for line in output.splitlines() if line.startswith("left")]
+        assert len(left) == 2
+        assert not any("gloo" in line for line in left), left
+
+
+if __name__ == "__main__":
+    SCENARIOS[sys.argv[1]](Path(sys.argv[2]))
