@@ -30,7 +30,7 @@ from threading import Event, Thread
 import numpy as np
 from numpy.typing import NDArray
 
-from smi.data.decoder import Keep, stored_size
+from smi.data.decoder import Keep, reserve, stored_size
 from smi.data.decoder_pool import FILES_PER_CHUNK, Decoders, Job, Reply, num_cores
 from smi.data.folders import FileSet
 from smi.errors import UserError
@@ -59,6 +59,11 @@ class Cache:
 
     def __len__(self) -> int:
         return len(self.start)
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the size of all images; the file may hold unused bytes between them."""
+        return int(3 * self.shape.prod(1).sum())
 
     def image(self, row: int) -> NDArray[np.uint8]:
         """Return one image [3, h, w] without a copy."""
@@ -107,8 +112,9 @@ def is_cached(
     if len(files) * 3 * resolution**2 > max_cache_bytes:  # no image is smaller than a square
         return False
     folder = cache_folder(files, resolution, cache, keep)
-    with contextlib.suppress(OSError):
-        return (folder / IMAGES).stat().st_size <= max_cache_bytes
+    contents = _read(folder, len(files), resolution, keep)
+    if contents is not None:
+        return contents.num_bytes <= max_cache_bytes
     size = cache_bytes(files, resolution, keep)
     return size <= max_cache_bytes and (size <= free_bytes(cache) / 2 or folder.parent.is_dir())
 
@@ -199,7 +205,7 @@ def _build(files: FileSet, resolution: int, folder: Path, keep: Keep, num_worker
     with (partial / IMAGES).open("wb") as images:
         row_bytes = 0
         if keep == "square":
-            _reserve(images.fileno(), size)
+            reserve(images.fileno(), 0, size)
             row_bytes = 3 * resolution**2
         jobs = [(row, f"{files.root}/{entry.path}") for row, entry in enumerate(files.entries)]
         replies = decode_all(
@@ -211,6 +217,8 @@ def _build(files: FileSet, resolution: int, folder: Path, keep: Keep, num_worker
                     bad[row] = reply
                 else:
                     table[row] = reply.start, reply.height, reply.width
+        if keep == "aspect":  # cut off what a worker has reserved and not used
+            os.truncate(images.fileno(), int((table[:, 0] + 3 * table[:, 1:].prod(1)).max()))
         os.fsync(images.fileno())
     if keep == "aspect":
         np.save(partial / TABLE, table)
@@ -221,14 +229,6 @@ def _build(files: FileSet, resolution: int, folder: Path, keep: Keep, num_worker
     sync(partial)
     partial.rename(folder)
     sync(folder.parent)
-
-
-def _reserve(fd: int, size: int) -> None:
-    """Allocate the file: a disk that is too small fails now, and reserved blocks write faster."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(fd, 0, size)
-    else:
-        os.truncate(fd, size)
 
 
 @contextlib.contextmanager

@@ -45,6 +45,8 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # JPEG includes MPO, se
 Keep = Literal["aspect", "square"]
 MAX_ASPECT = 2  # longest side of a kept image, divided by its shorter side; the ends are cut off
 
+SQUARES_PER_PIECE = 16  # a worker reserves space for as many square images at a time
+
 # A small file can claim to be enormous, and every worker holds one image in memory.
 MAX_IMAGE_PIXELS = 200_000_000
 
@@ -187,6 +189,8 @@ def _resize(image: Image.Image, resolution: int, keep: Keep) -> Image.Image:
     square therefore do not depend on `keep`. There is no seam: the parts share one grid, and each
     pixel is computed from all pixels of the file around it.
     """
+    if image.size == (resolution, resolution):
+        return _on_white(image)
     width, height = image.size
     short = min(width, height)
     kept_width, kept_height = _kept_size(image.size, resolution, keep)
@@ -198,7 +202,7 @@ def _resize(image: Image.Image, resolution: int, keep: Keep) -> Image.Image:
         place = (side - short) / 2 + (pixel - margin) * short / resolution
         return min(max(place, 0.0), side)
 
-    picture = Image.new(image.mode, (kept_width, kept_height))
+    picture = Image.new(image.mode, (kept_width, kept_height), None)  # not filled: all is pasted
     for x0, x1 in pairwise(sorted({0, margin_x, margin_x + resolution, kept_width})):
         for y0, y1 in pairwise(sorted({0, margin_y, margin_y + resolution, kept_height})):
             box = (
@@ -236,6 +240,7 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets ctrl-C and closes our input
     fd, resolution, row_bytes = map(int, sys.argv[1:4])
+    space = _Space(fd, SQUARES_PER_PIECE * 3 * resolution**2)
     warnings.simplefilter("ignore")
     Image.MAX_IMAGE_PIXELS = None  # our own limit is checked instead
     _send("ready")
@@ -244,7 +249,7 @@ def main() -> None:
     for line in sys.stdin:
         keep, jobs = json.loads(line)
         answers = [
-            _answer(fd, row * row_bytes if row_bytes else None, path, resolution, keep)
+            _answer(fd, row * row_bytes if row_bytes else space, path, resolution, keep)
             for row, path in jobs
         ]
         _send(json.dumps(answers))
@@ -255,11 +260,8 @@ def _send(line: str) -> None:
     sys.stdout.flush()
 
 
-def _answer(fd: int, start: int | None, path: str, resolution: int, keep: Keep) -> list[object]:
-    """Return the values of Decoded, [reason] of a bad file or [errno, text] of the disk.
-
-    Without a start, the pixels are appended to the file.
-    """
+def _answer(fd: int, place: "int | _Space", path: str, resolution: int, keep: Keep) -> list[object]:
+    """Return the values of Decoded, [reason] of a bad file or [errno, text] of the disk."""
     try:
         picture, info = decode_picture(path, resolution, keep)
         planes = bands(picture)
@@ -267,10 +269,10 @@ def _answer(fd: int, start: int | None, path: str, resolution: int, keep: Keep) 
         return [str(error)]
     except Exception as error:  # a damaged file can raise anything in its decoder
         return [getattr(error, "strerror", None) or str(error) or type(error).__name__]
+    start = 0
     try:
         if fd >= 0:
-            if start is None:
-                start = _append(fd, sum(map(len, planes)))
+            start = place if isinstance(place, int) else place.take(sum(map(len, planes)))
             _write(fd, planes, start)
     except OSError as error:
         return [error.errno, os.strerror(error.errno or 0)]
@@ -282,15 +284,43 @@ def _answer(fd: int, start: int | None, path: str, resolution: int, keep: Keep) 
     ]
 
 
-def _append(fd: int, size: int) -> int:
-    """Lengthen a file that several workers share; return the start of the new bytes."""
-    fcntl.lockf(fd, fcntl.LOCK_EX)
-    try:
-        start = os.fstat(fd).st_size
-        os.truncate(fd, start + size)
+class _Space:
+    """Give out space at the end of a file that several workers share.
+
+    A worker takes space for several images at a time. A file that grows with every image, under the
+    lock of all workers, is written more slowly.
+    """
+
+    def __init__(self, fd: int, piece_bytes: int):
+        self._fd = fd
+        self._piece_bytes = piece_bytes
+        self._next = 0
+        self._end = 0
+
+    def take(self, size: int) -> int:
+        """Return the start of `size` bytes that no other worker writes."""
+        if self._next + size > self._end:
+            self._grow(max(size, self._piece_bytes))
+        start = self._next
+        self._next += size
         return start
-    finally:
-        fcntl.lockf(fd, fcntl.LOCK_UN)
+
+    def _grow(self, size: int) -> None:
+        fcntl.lockf(self._fd, fcntl.LOCK_EX)
+        try:
+            self._next = os.fstat(self._fd).st_size
+            self._end = self._next + size
+            reserve(self._fd, self._next, size)
+        finally:
+            fcntl.lockf(self._fd, fcntl.LOCK_UN)
+
+
+def reserve(fd: int, start: int, size: int) -> None:
+    """Allocate bytes of a file: a full disk fails now, and reserved blocks are written faster."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, start, size)
+    else:
+        os.truncate(fd, start + size)
 
 
 def _write(fd: int, planes: list[bytes], offset: int) -> None:
