@@ -99,6 +99,12 @@ RECIPE = (
     option("recipe", "RECIPE", "a name (see `smi pretrain --list`) or a YAML file", nargs="?"),
     option("--data", "NAME|PATH", "a dataset's name, or an image folder"),
     option("--encoder", "NAME", "a timm name, resnet-small (see `smi encoders`) or an import path"),
+    option(
+        "--init",
+        "SOURCE",
+        "weights to start from: timm (those of the encoder's name), a run, a file, hf-hub:ORG/NAME "
+        "or local-dir:PATH (default: that of the recipe, or none)",
+    ),
     count("--epochs", "E", "number of passes over the images"),
     count("--batch-size", "N", "images per step, over all devices together"),
     flag("--published", "train each method as its authors do (the recipe's as_published)"),
@@ -138,6 +144,7 @@ GROUPS = {  # parameters that group several options
 }
 SETTINGS = (  # options that are settings
     "encoder",
+    "init",
     "epochs",
     "batch_size",
     "precision",
@@ -145,7 +152,7 @@ SETTINGS = (  # options that are settings
     "checkpoint_activations",
     "sync_batch_norm",
 )
-ENCODER = option("source", "RUN", "a run's folder, or an encoder file")
+ENCODER = option("source", "RUN", "a run's folder, an encoder file, or timm:NAME")
 TARGET = option(
     "target", "NAME|PATH", "a dataset's name, or an image folder (./digits if it is a folder)"
 )
@@ -242,11 +249,15 @@ COMMANDS = (
         "eval/ folder, with its protocol. Use several processes with: torchrun --nproc-per-node 8 "
         "-m smi evaluate RUN.",
         (
-            option("sources", "RUN", "run folders, or encoder files", nargs="+"),
+            option("sources", "RUN", "run folders, encoder files, or timm:NAME", nargs="+"),
             option("--data", "NAME|PATH", "labelled images (default: those used for pretraining)"),
             PROTOCOLS,
             flag("--student", "evaluate the student of a DINO run, which exports its teacher"),
-            flag("--floors", "also evaluate the untrained encoder and raw pixels"),
+            flag(
+                "--floors",
+                "also evaluate the weights that a run started from, the untrained encoder and raw "
+                "pixels",
+            ),
             count("--images", "N", "number of labelled training images to use (default: all)"),
             count("--epochs", "E", "epochs of linear and finetune (default: 100 and 20)"),
             SEED,

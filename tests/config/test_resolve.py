@@ -10,10 +10,13 @@ from smi.methods import METHOD_NAMES, find_method, settings_of
 from smi.views import policy
 
 
+DEFAULTS = {"data.source": "digits", "views.size": 64}  # that `adapt` leaves open
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("method", METHOD_NAMES)
 def test_every_recipe_takes_every_method(recipe, method):
-    config = resolve(recipe, {"method": method})
+    config = resolve(recipe, {"method": method}, DEFAULTS)
     assert config.method["name"] == method
     assert set(config.method) == {"name", *settings_of(find_method(method))} - {"num_images"}
     assert policy(config.views.policy, size=config.views.size).views[0].size == config.views.size
@@ -21,7 +24,7 @@ def test_every_recipe_takes_every_method(recipe, method):
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_resolved_configuration_resolves_to_itself(recipe, tmp_path):
-    config = resolve(recipe, {"seed": 7, "method.redundancy_weight": 0.25})
+    config = resolve(recipe, {"seed": 7, "method.redundancy_weight": 0.25}, DEFAULTS)
     file = tmp_path / "config.yaml"
     file.write_text(config.text())
     assert resolve(file) == config

@@ -22,13 +22,20 @@ from smi.terminal import suggest
 from smi.views import RECIPES as POLICIES
 
 
-def resolve(recipe: str | Path, overrides: Mapping[str, Any] | None = None) -> Config:
+def resolve(
+    recipe: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> Config:
     """Resolve a recipe with overrides to a complete, validated configuration.
 
     A method or an encoder other than the recipe's starts from its own defaults. With `published`,
     the recipe's section `as_published` for the method comes before the overrides.
+    defaults: settings for those that neither the recipe nor the overrides have.
     """
     raw = read_recipe(recipe)
+    for key, value in (defaults or {}).items():
+        _put_default(raw, key, value)
     overrides = {SHORT.get(key, key): value for key, value in (overrides or {}).items()}
     raw = apply_published(raw, overrides, recipe)
     methods = to_mapping(raw.get("methods") or {}, "methods")
@@ -53,6 +60,8 @@ def resolve(recipe: str | Path, overrides: Mapping[str, Any] | None = None) -> C
     for key, value in overrides.items():
         _put(raw, key, value)
     raw["method"] = _complete_settings(raw["method"])
+    if to_mapping(raw.get("data") or {}, "data").get("source") is None:
+        raise UserError(f"{recipe} has no images of its own: name them with --data DIR")
     config: Config = to_dataclass(Config, raw, "")
     check_config(config)
     return config
@@ -159,6 +168,14 @@ def _put(raw: dict[str, Any], key: str, value: Any) -> None:
             raise UserError(f"{key} is not a setting: {part} has no settings of its own")
         level = child
     level[last] = value
+
+
+def _put_default(raw: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key that is missing or null."""
+    section, _, name = key.rpartition(".")
+    level = raw.get(section, {}) if section else raw
+    if isinstance(level, dict) and level.get(name) is None:
+        _put(raw, key, value)
 
 
 def _partial_settings(name: str, raw: Any) -> dict[str, Any]:

@@ -29,6 +29,17 @@ class Views:
     size: int  # pixels per side
     solarize_p: tuple[float, float] | None = None  # of both views; None: as in the policy
     interpolation: Literal["bilinear", "bicubic"] | None = None  # None: as in the policy
+    mean: tuple[float, float, float] | None = None  # of pixels in [0, 1]; None: as in the policy
+    std: tuple[float, float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Init:
+    """Choose the weights to start from."""
+
+    source: str | None = None  # timm, hf-hub:…, local-dir:…, a run, a file; None: from scratch
+    digest: str | None = None  # of these weights, set by the first run; others are refused
+    statistics: Literal["keep", "update"] = "keep"  # of batch norms; update: as from scratch
 
 
 @dataclass(frozen=True)
@@ -72,6 +83,8 @@ class Config:
     optimizer: Optimizer
     epochs: int
     batch_size: int  # on all devices together
+    init: Init = field(default_factory=Init)
+    select: Literal["last", "best"] = "last"  # encoder to export: best is that of the best probe
     seed: int = 0
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: bfloat16 on GPUs
     accumulate: int = 1  # parts of a batch that pass through the network one after another
@@ -100,6 +113,7 @@ SHORT = {
     "data": "data.source",
     "method": "method.name",
     "encoder": "encoder.name",
+    "init": "init.source",
     "views": "views.policy",
     "optimizer": "optimizer.name",
 }

@@ -28,6 +28,8 @@ from smi.evaluation.features import PIXELS_SIDE
 from smi.evaluation.labelled import LabelledData, LabelledSource
 from smi.evaluation.protocols import PROTOCOLS, Case, Subject, choose_protocols
 from smi.evaluation.results import (
+    FLOORS,
+    OFF_THE_SHELF,
     RAW_PIXELS,
     RESULTS_FOLDER,
     STUDENT,
@@ -43,7 +45,7 @@ from smi.evaluation.results import (
     write,
 )
 from smi.files import Sources, as_list, disk_errors, expand, finite
-from smi.runs.encoder import WEIGHTS, Pretrained
+from smi.runs.encoder import WEIGHTS, Pretrained, source_path
 from smi.runs.encoder import load as load_encoder
 from smi.tables import Table
 from smi.terminal import quietly
@@ -108,7 +110,7 @@ def evaluate(
     protocols: knn, linear-cached, fewshot, linear, finetune or all; None takes the first three.
     student: evaluate the encoder that the optimizer trains. It differs for DINO, which exports its
     teacher.
-    floors: also evaluate the untrained encoder and raw pixels.
+    floors: also evaluate the weights that a run started from, the untrained encoder and raw pixels.
     images: the number of training images to draw with the seed; None takes all.
     epochs: of linear and finetune; None takes 100 and 20.
     precision: number format of the networks; auto is bfloat16 on GPUs that compute in it.
@@ -157,11 +159,11 @@ def stored(
     evaluation = stored(["runs/mine"], floors=True)
 
     student: read results of the students of runs that export their teachers.
-    floors: also read results of the untrained encoder and raw pixels.
+    floors: also read results of the start's weights, the untrained encoder and raw pixels.
     """
     names = choose_protocols(protocols) if protocols else list(PROTOCOLS)
     trained = STUDENT if student else TRAINED
-    subjects = (trained, UNTRAINED, RAW_PIXELS) if floors else (trained,)
+    subjects = (trained, *FLOORS) if floors else (trained,)
     rows: dict[RowKey, list[Result]] = {}
 
     def sort_key(result: Result) -> tuple[int, float, int]:
@@ -169,8 +171,8 @@ def stored(
         return subject, result.encoder.get("epoch") or 0, names.index(result.protocol["name"])
 
     for source in as_list(sources):
-        path = expand(source)
-        if not path.exists():
+        path = source_path(source)
+        if not path.exists() and path == expand(source):
             raise UserError(f"there is no run or encoder {path}")
         results = [
             result
@@ -205,11 +207,13 @@ def _results_home(source: Path) -> Path:
     """Return the folder for results: the run, the export, or a folder beside any other file."""
     if source.is_dir():
         return source
+    if not source.is_file():  # of timm: in the working directory
+        return Path(f"{source.name}-results")
     return source.parent if source.name in WEIGHTS else source.with_name(f"{source.stem}-results")
 
 
 def _subjects(encoder: Pretrained, data: LabelledData, floors: bool) -> Iterator[Subject]:
-    """Yield the encoder and, with `floors`, the untrained encoder and raw pixels."""
+    """Yield the encoder and, with `floors`, its start, the untrained encoder and raw pixels."""
     size, mean, std = encoder.image_size, encoder.mean, encoder.std
     network = encoder.settings["name"]
     keys = ("method", "epoch", "step", "seed")
@@ -219,6 +223,9 @@ def _subjects(encoder: Pretrained, data: LabelledData, floors: bool) -> Iterator
     yield Subject(name, encoder, size, mean, std, about, size, encoder.resolution)
     if not floors:
         return
+    if (start := encoder.off_the_shelf()) is not None:
+        about = {"digest": start.digest(), "network": network}
+        yield Subject(OFF_THE_SHELF, start, size, mean, std, about, size, encoder.resolution)
     twin = encoder.untrained()
     about = {"digest": twin.digest(), "network": network, "seed": encoder.about.get("seed", 0)}
     yield Subject(UNTRAINED, twin, size, mean, std, about, size, encoder.resolution)

@@ -24,8 +24,10 @@ from smi.tables import NONE, Table
 
 RESULTS_FOLDER = "eval"
 TRAINED, STUDENT = "encoder", "student"  # the student of a method that exports its teacher
+OFF_THE_SHELF = "off the shelf"  # the weights that a run started from
 UNTRAINED, RAW_PIXELS = "untrained encoder", "raw pixels"
-SUBJECTS = (TRAINED, STUDENT, UNTRAINED, RAW_PIXELS)
+FLOORS = (OFF_THE_SHELF, UNTRAINED, RAW_PIXELS)
+SUBJECTS = (TRAINED, STUDENT, *FLOORS)
 PROTOCOL_ORDER = ("knn", "linear-cached", "linear", "fewshot", "finetune")  # many labels first
 MAX_NAME_LENGTH = 60  # characters of a dataset's name in the name of a file
 
@@ -82,6 +84,8 @@ def row_name(source: str, subject: str, encoder: Mapping[str, Any]) -> str:
     """Return the name of a table row. encoder: `Result.encoder`."""
     if subject == RAW_PIXELS:
         return f"raw pixels, {encoder['size']} × {encoder['size']}"
+    if subject == OFF_THE_SHELF:
+        return f"{encoder['network']}, off the shelf"
     if subject == UNTRAINED:
         return f"untrained {encoder['network']}, seed {encoder['seed']}"
     name = f"student of {source}" if subject == STUDENT else source

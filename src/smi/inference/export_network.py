@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from smi.errors import UserError
-from smi.nn.encoders import SMALL_RESNET, Stem, stem_of, timm_terms
+from smi.nn.encoders import SMALL_RESNET, Stem, is_import_path, stem_of, timm_terms
 from smi.runs.encoder import Pretrained
 
 SCRIPT = "load.py"
@@ -47,7 +47,7 @@ class Network:
         """Describe the network of an encoder."""
         settings = dict(encoder.settings)
         label = settings["name"]
-        if "." in label:
+        if is_import_path(label):
             return cls(settings, label, _without(settings, "name", "stem"), "standard", 0)
         settings.pop("checkpoint_path", None)  # initial weights, on the disk of the training
         stem = stem_of(encoder.network, label, encoder.image_size, settings.get("stem"))
@@ -66,7 +66,7 @@ class Network:
     @property
     def own(self) -> bool:
         """Return whether the network is a user's own class."""
-        return "." in self.name
+        return is_import_path(self.name)
 
     @property
     def module(self) -> str:

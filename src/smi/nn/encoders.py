@@ -1,16 +1,18 @@
 """Create encoders: images [N, 3, S, S] to features h [N, F].
 
     encoder = create_encoder("resnet50", image_size=32)     # with the CIFAR stem for small images
+    encoder = create_encoder("resnet18.a1_in1k")            # timm's name with a tag
     encoder = create_encoder("my_package.MyNetwork")        # a class or function, by import path
 
 An encoder is any timm model, a narrow ResNet for small machines, or a network of your own.
 """
 
 import inspect
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from smi.errors import UserError
 from smi.imports import import_path, refused
@@ -40,12 +42,25 @@ class Encoder(nn.Module):
     """Hold a network and the number of its features.
 
     `encoder(x)` is [N, dim]; `encoder.map(x)` is the feature map before pooling, if there is one.
+
+    keep_statistics: batch norms use and keep their running statistics in training too. Trained
+    networks need them: those of a batch of random views are others.
     """
 
     def __init__(self, network: nn.Module, dim: int):
         super().__init__()
         self.network = network
         self.dim = dim
+        self.keep_statistics = False
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch to training or evaluation; batch norms with kept statistics stay as they are."""
+        super().train(mode)
+        if self.keep_statistics:
+            for module in self.modules():
+                if isinstance(module, _BatchNorm):
+                    module.eval()
+        return self
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the features [N, dim] of images [N, 3, S, S]."""
@@ -78,7 +93,7 @@ class Encoder(nn.Module):
 def create_encoder(
     name: str, *, image_size: int = 224, stem: Stem | None = None, **arguments: Any
 ) -> Encoder:
-    """Create an encoder by its timm name, `resnet-small`, or an import path.
+    """Create an encoder by its timm name, `resnet-small`, or an import path, without weights.
 
     arguments: passed on to the class or function that makes the network.
     stem: of a ResNet. "standard" divides the side of images by four before the first block, "half"
@@ -87,7 +102,7 @@ def create_encoder(
     if stem is not None and stem not in STEMS:
         raise UserError(f"there is no stem {stem!r}: {suggest(stem, STEMS)}")
     try:
-        if "." in name:
+        if is_import_path(name):
             network = _create_by_path(name, arguments)
         else:
             network = _create_by_timm(name, image_size, stem, arguments)
@@ -120,6 +135,15 @@ def checkpoint_activations(encoder: Encoder) -> None:
         raise UserError(f"{name} cannot checkpoint its activations: {error}") from error
 
 
+def is_import_path(name: str) -> bool:
+    """Return whether the name of an encoder is an import path; tags of timm have a dot, too."""
+    if "." not in name:
+        return False
+    import timm
+
+    return not timm.is_model(name.partition(".")[0])
+
+
 def _create_by_path(path: str, arguments: dict[str, Any]) -> nn.Module:
     make = import_path(path)
     if not callable(make):
@@ -143,13 +167,30 @@ def _create_by_timm(
     import timm  # slow to import, and not every encoder needs it
 
     timm_name, arguments = timm_terms(name, image_size, arguments)
-    if not timm.is_model(timm_name):
+    if not timm.is_model(timm_name.partition(".")[0]):
         hint = suggest(name, [SMALL_RESNET, *timm.list_models()])
         if not hint.startswith("did you mean"):  # timm has more than a thousand names
             hint = "`smi encoders` lists some"
         raise UserError(f"there is no encoder {name!r}: {hint} (or give an import path)")
-    network: nn.Module = timm.create_model(timm_name, pretrained=False, num_classes=0, **arguments)
+    try:
+        network: nn.Module = timm.create_model(
+            timm_name, pretrained=False, num_classes=0, **arguments
+        )
+    except RuntimeError as error:
+        if "." not in timm_name or "tag" not in str(error):
+            raise
+        raise _no_tag(timm_name) from error
     return _with_stem(network, name, stem_of(network, name, image_size, stem))
+
+
+def _no_tag(name: str) -> UserError:
+    """Return the error for a tag that timm does not know, with its tags for the network."""
+    import timm
+
+    network, _, tag = name.partition(".")
+    tags = [full.partition(".")[2] for full in timm.list_pretrained(f"{network}.*")]
+    hint = suggest(tag, tags, f"{network}.") if tags else "it has no tags"
+    return UserError(f"timm has no weights {name!r}: {hint}")
 
 
 def timm_terms(name: str, image_size: int, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:

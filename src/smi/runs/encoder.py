@@ -1,12 +1,13 @@
-"""Load a trained encoder from the folder of a run or from a file of weights.
+"""Load a trained encoder: of a run, from a file of weights, or one that timm publishes.
 
-encoder = load("runs/mine")                        # or "encoder.safetensors"
+encoder = load("runs/mine")                        # or "encoder.safetensors", "timm:resnet18"
 h = encoder(encoder.transform("cat.jpg"))          # [1, F]
 """
 
 import hashlib
 import io
 import json
+import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,14 +24,25 @@ from smi.errors import UserError
 from smi.files import expand
 from smi.imports import import_path
 from smi.nn import Encoder, create_encoder
-from smi.runs.run import Run, is_run
+from smi.nn.encoders import is_import_path
+from smi.nn.weights import (
+    SCHEMES,
+    hub_network,
+    hub_weights,
+    input_of,
+    load_weights,
+    read_tensors,
+    timm_weights,
+)
+from smi.runs.run import START, Run, is_run
 from smi.seeds import derive
-from smi.terminal import printable
-from smi.views.normalisation import normalise
+from smi.terminal import announce, printable
+from smi.views.normalisation import KEPT_SHARE, normalise
 from smi.views.policies import Triple
 
 # The names that `smi export` gives to its files for safetensors and for timm.
 WEIGHTS = ("encoder.safetensors", "model.safetensors")
+TIMM_SCHEME = "timm:"
 
 
 class Pretrained(Encoder):
@@ -86,6 +98,11 @@ class Pretrained(Encoder):
             pixels = torch.stack([square(image, self.resolution) for image in sequence])
         return normalise(pixels.to(device_of(self, None)), self.mean, self.std, self.image_size)
 
+    def off_the_shelf(self) -> "Pretrained | None":
+        """Load the weights that the run of this encoder started from; None if from scratch."""
+        start = self.source / START
+        return _load_file(start).to(device_of(self, None)) if start.is_file() else None
+
     def untrained(self) -> "Pretrained":
         """Build the same network as pretraining initialised it, from the seed of the run."""
         with torch.random.fork_rng(devices=[]):
@@ -127,15 +144,21 @@ class Pretrained(Encoder):
 
 
 def load(source: str | Path, *, student: bool = False) -> Pretrained:
-    """Load an encoder in eval mode from the folder of a run or from a .safetensors file.
+    """Load an encoder in eval mode: of a run, from a file, or one that timm publishes.
 
-    encoder = smi.load("runs/mine")                    # the last checkpoint of a run
+    encoder = smi.load("runs/mine")                    # the last checkpoint of a run, or its best
     encoder = smi.load("encoder.safetensors")          # written by a run or by `smi export`
+    encoder = smi.load("timm:resnet18.a1_in1k")        # also hf-hub:ORG/NAME and local-dir:PATH
+    encoder = smi.load("timm:resnet18@weights.pth")    # a network of timm, weights of a file
     h = encoder(encoder.transform(["cat.jpg", "dog.jpg"]))
 
     student: load the encoder that the optimizer trains. It differs for DINO, which exports its
     teacher.
     """
+    if str(source).startswith((TIMM_SCHEME, *SCHEMES)):
+        if student:
+            raise UserError(f"{source} is one encoder, without a student beside it")
+        return _load_published(str(source))
     path = expand(source)
     if path.is_dir() and not is_run(path):  # a folder of `smi export`
         exported = (path / name for name in WEIGHTS)
@@ -208,26 +231,73 @@ def _load_run(run: Run, *, student: bool) -> Pretrained:
         raise UserError(f"{run.folder / 'config.yaml'} is damaged: {error} is not set") from error
     if student and run.exported_encoder != "encoder":
         about["student"] = True
-    state = run.state()
     facts = run.facts
+    if run.best.is_file() and not student:
+        encoder, step = _load_best(run.best)
+    else:
+        state = run.state()
+        encoder, step = run.encoder(state, student=student), state["step"]
     return Pretrained(
-        run.encoder(state, student=student),
+        encoder,
         settings=settings,
         image_size=image_size,
         resolution=facts.resolution,
         mean=mean,
         std=std,
         source=run.folder,
-        about=about | {"step": state["step"], "epoch": run.epoch(state["step"])},
+        about=about | {"step": step, "epoch": run.epoch(step)},
         root=facts.root,
     )
 
 
+def _load_best(path: Path) -> tuple[Encoder, int]:
+    """Load the encoder of a run's best probe, and its step."""
+    encoder = _load_file(path)
+    return encoder, encoder.about["step"]
+
+
+def _load_published(source: str) -> Pretrained:
+    """Load an encoder of timm or its hub, or a network of timm with the weights of a file."""
+    if source.startswith(TIMM_SCHEME):
+        name, _, file = source.removeprefix(TIMM_SCHEME).partition("@")
+        settings: dict[str, Any] = {"name": name}
+        expected = input_of(settings)
+    else:
+        file = ""
+        settings, expected = hub_network(source)
+    if expected is None:
+        raise UserError(f"timm does not know the input of {source}")
+    encoder = create_encoder(**settings, image_size=expected.size)
+    if file:
+        weights = read_tensors(expand(file))
+    elif source.startswith(TIMM_SCHEME):
+        weights = timm_weights(settings, expected.size)
+    else:
+        weights = hub_weights(source)
+    for note in load_weights(encoder.network, weights, file or source):
+        announce(note)
+    return Pretrained(
+        encoder,
+        settings=settings,
+        image_size=expected.size,
+        resolution=round(expected.size / KEPT_SHARE),
+        mean=expected.mean,
+        std=expected.std,
+        source=source_path(source),
+    )
+
+
+def source_path(source: str | Path) -> Path:
+    """Return the path of an encoder; for one of timm, a name that no file has."""
+    if not str(source).startswith((TIMM_SCHEME, *SCHEMES)):
+        return expand(source)
+    return Path(re.sub(r"[^A-Za-z0-9._-]+", "-", str(source)))
+
+
 def _load_file(path: Path) -> Pretrained:
     """Load an encoder from a .safetensors file with smi's header."""
-    weights, header = _read_weights(path)
+    weights, about = read_weights(path)
     try:
-        about = json.loads(header)
         settings, image_size, mean, std = (
             about[name] for name in ("encoder", "image_size", "mean", "std")
         )
@@ -247,7 +317,18 @@ def _load_file(path: Path) -> Pretrained:
     )
 
 
-def _read_weights(path: Path) -> tuple[dict[str, Tensor], str]:
+def has_header(path: Path) -> bool:
+    """Return whether a file of weights names its network, as those of smi do."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            return "smi" in (file.metadata() or {})
+    except (SafetensorError, OSError):
+        return False
+
+
+def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read the tensors of a safetensors file and smi's entry in its header."""
     from safetensors import SafetensorError, safe_open
 
@@ -263,15 +344,19 @@ def _read_weights(path: Path) -> tuple[dict[str, Tensor], str]:
     if header is None:
         raise UserError(
             f"{path} does not name the network of its weights: "
-            "give the folder of a run, or an encoder that smi wrote"
+            "give the folder of a run, an encoder that smi wrote, or timm:NAME@FILE"
         )
-    return weights, header
+    try:
+        about: dict[str, Any] = json.loads(header)
+    except ValueError as error:
+        raise UserError(f"{path} cannot be loaded: its header is damaged ({error})") from error
+    return weights, about
 
 
 def _safe_settings(settings: dict[str, Any], path: Path) -> dict[str, Any]:
     """Refuse settings that could run code or read another file: a file may come from anywhere."""
     name = str(settings["name"])
-    if "." in name:
+    if is_import_path(name):
         target = import_path(name)
         if not (isinstance(target, type) and issubclass(target, nn.Module)):
             raise UserError(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from smi.config.schema import Config
 from smi.imports import refused
@@ -19,13 +20,20 @@ from smi.seeds import derive
 from smi.views import Views, policy
 
 
-def build_method(config: Config, num_images: int) -> Method:
+def build_method(
+    config: Config, num_images: int, weights: Mapping[str, Tensor] | None = None
+) -> Method:
     """Build the method and its encoder from the seed.
 
     Methods that are compared under one seed start from the same encoder.
+    weights: of the encoder's network, to start from.
     """
     torch.manual_seed(derive(config.seed, "encoder"))
     encoder = create_encoder(**config.encoder, image_size=config.views.size)
+    if weights is not None:
+        encoder.network.load_state_dict(weights)
+    encoder.keep_statistics = config.init.source is not None and config.init.statistics == "keep"
+    encoder.train()
     torch.manual_seed(derive(config.seed, "method"))
     settings = {name: value for name, value in config.method.items() if name != "name"}
     try:
@@ -41,6 +49,9 @@ def build_views(config: Config, method: Method) -> Views:
         pairs = zip(recipe.views, config.views.solarize_p, strict=True)
         views = tuple(replace(view, solarize_p=p) for view, p in pairs)
         recipe = replace(recipe, views=views)
+    recipe = replace(
+        recipe, mean=config.views.mean or recipe.mean, std=config.views.std or recipe.std
+    )
     if config.views.interpolation is not None:
         views = tuple(replace(v, interpolation=config.views.interpolation) for v in recipe.views)
         recipe = replace(recipe, views=views)

@@ -5,6 +5,8 @@ run.json              facts about the run: images, device, versions, status (see
 metrics.jsonl         one line every few steps, and one for each probe
 checkpoints/last.pt   everything needed to resume; epoch-E.pt: the same after E epochs, if kept
 encoder.safetensors   the trained encoder, once the run is finished
+start.safetensors     the encoder before the first step, if it started from weights
+best.safetensors      the encoder of the best probe so far, if `select` is best
 bad-files.txt         files that could not be read, if there were any
 eval/, export/        the output of `smi evaluate` and `smi export`
 """
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from smi.nn import Encoder
 
 CONFIG = "config.yaml"
+START = "start.safetensors"
+BEST = "best.safetensors"
 # Values of methods' settings in runs that were made before the setting existed.
 EARLIER_SETTINGS: dict[str, dict[str, Any]] = {
     "MoCo": {"key_parts": 1},
@@ -129,7 +133,8 @@ class Run:
                     run.require_same(config, num_images=num_images, world_size=world_size)
                 else:  # also replaces the configuration of a run that never took a step
                     write_text(folder / CONFIG, config.text())
-                    (folder / "run.json").unlink(missing_ok=True)
+                    for name in ("run.json", START, BEST):
+                        (folder / name).unlink(missing_ok=True)
                     run = cls(folder)
             yield run
 
@@ -194,12 +199,19 @@ class Run:
             )
 
     @property
+    def init_source(self) -> str | None:
+        """Return the weights that the run started from, by name; None if from scratch."""
+        source = (self.config.get("init") or {}).get("source")
+        return None if source is None else str(source)
+
+    @property
     def normalization(self) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
         """Return the mean and std per channel that normalise the encoder's input in [0, 1]."""
         from smi.views import policy
 
-        views = policy(self.config["views"]["policy"])
-        return views.mean, views.std
+        views = self.config["views"]
+        recipe = policy(views["policy"])
+        return tuple(views.get("mean") or recipe.mean), tuple(views.get("std") or recipe.std)
 
     # -------------------------------------------------------------------------------------- facts
 
@@ -287,6 +299,16 @@ class Run:
         """Return the path of the last checkpoint."""
         return self.folder / "checkpoints" / "last.pt"
 
+    @property
+    def best(self) -> Path:
+        """Return the path of the encoder of the best probe; only runs that select it have it."""
+        return self.folder / BEST
+
+    @property
+    def start(self) -> Path:
+        """Return the path of the encoder before the first step, if it started from weights."""
+        return self.folder / START
+
     def kept_checkpoint(self, epoch: float) -> Path:
         """Return the path of the checkpoint that is kept after some epochs (log.keep_every)."""
         return self.checkpoint.with_name(f"epoch-{epoch:g}.pt")
@@ -330,6 +352,13 @@ class Run:
             }
         )
         return encoder.eval()
+
+    def write_start(self, weights: "Mapping[str, Tensor]", header: Mapping[str, Any]) -> None:
+        """Write start.safetensors, unless it is there."""
+        from smi.runs.checkpoint import save_encoder
+
+        if not self.start.is_file():
+            save_encoder(self.start, weights, header)
 
     def finish(self, weights: "Mapping[str, Tensor]", header: Mapping[str, Any]) -> None:
         """Write encoder.safetensors and set the status to finished."""

@@ -135,7 +135,10 @@ class Journal:
     def record_probe(self, result: Mapping[str, Any]) -> None:
         """Write a line with the result of a probe."""
         self._probe = result
-        self._write(self._stamp() | {"probe": dict(result)})
+        line = self._stamp() | {"probe": dict(result)}
+        if self._watch is None:  # before the first step
+            self._earlier.append(line)
+        self._write(line)
 
     def show(self) -> None:
         """Update the progress bar."""

@@ -21,6 +21,7 @@ from smi.training.feeding import Feeder
 from smi.training.job import Job
 from smi.training.journal import Journal
 from smi.training.run_facts import add_first_step, health_context
+from smi.training.selection import Selection
 from smi.training.signals import Interrupted, stop_signals
 from smi.training.step import Step, is_out_of_memory
 
@@ -38,6 +39,7 @@ def train(job: Job, journal: Journal, run: Run, facts: Facts, *, start: int = 0)
     """
     config, method, optimizer = job.config, job.method, job.optimizer
     take = Step(job)
+    selection = Selection(job, run)
     warmup = config.optimizer.warmup_epochs / config.epochs
     final_lr = config.optimizer.final_lr
     with (
@@ -46,6 +48,8 @@ def train(job: Job, journal: Journal, run: Run, facts: Facts, *, start: int = 0)
         Feeder(job.batches, job.views, job.device, start, waiting=journal.waiting) as feeder,
     ):
         journal.agree_on(stop)
+        if start == 0 and job.config.init.source is not None:
+            _probe(job, journal, selection)
         for step in range(start, job.steps):
             done, progress = step + 1, step / job.steps
             method.progress, method.epoch = progress, step // job.batches.steps_per_epoch
@@ -66,7 +70,7 @@ def train(job: Job, journal: Journal, run: Run, facts: Facts, *, start: int = 0)
                 scale=take.scale,
             )
             if _probe_is_due(job, done):
-                _probe(job, journal)
+                _probe(job, journal, selection)
             journal.show()
             saver(done, last=done == job.steps or stop.requested)
             if stop.requested:
@@ -89,12 +93,16 @@ def _probe_is_due(job: Job, done: int) -> bool:
     return done == job.steps or (job.probe_every > 0 and done % job.probe_every == 0)
 
 
-def _probe(job: Job, journal: Journal) -> None:
-    assert job.probe is not None
+def _probe(job: Job, journal: Journal, selection: Selection) -> None:
+    """Measure the encoder on held-out images, on rank 0 and if there are any."""
+    if job.probe is None or rank() != 0:
+        return
     with journal.paused():
         journal.check_finite()
         encoder = job.method.get_submodule(job.method.exported_encoder)
-        journal.record_probe(job.probe(encoder))
+        result = job.probe(encoder)
+        journal.record_probe(result)
+        selection.offer(journal.done, result, encoder)
 
 
 def _require_memory(take: Step, views: Sequence[Tensor], batch: Batch) -> None:

@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 
 from smi.device import describe_device
 from smi.distributed import has_synchronised_batch_norms, world_size
@@ -10,10 +11,13 @@ from smi.training.images import Images
 from smi.training.job import Job
 
 
-def plan_lines(job: Job, images: Images, origin: str, *, start: int = 0) -> list[str]:
+def plan_lines(
+    job: Job, images: Images, origin: str, *, start: int = 0, notes: Sequence[str] = ()
+) -> list[str]:
     """Return the plan that is printed before training.
 
-    origin: the recipe. start: steps done before, when the run is resumed.
+    origin: the recipe. start: steps done before, when the run is resumed. notes: what the weights
+    that it starts from lost or changed.
     """
     config, store, optimizer = job.config, images.pretrain, job.config.optimizer
     millions = sum(p.numel() for p in job.method.parameters() if p.requires_grad) / 1e6
@@ -30,6 +34,10 @@ def plan_lines(job: Job, images: Images, origin: str, *, start: int = 0) -> list
         f"{_weight_decay(job)}, {job.schedule} after {warmup}{_clip(job)}",
         f"  device     {describe_device(job.device)}, {job.precision}",
     ]
+    if config.init.source is not None:
+        kept = "kept" if config.init.statistics == "keep" else "updated"
+        lines.insert(3, f"  start      {config.init.source}, batch norm statistics {kept}")
+        lines[4:4] = [f"             {note}" for note in notes]
     if start:
         epoch = start / job.batches.steps_per_epoch
         lines.append(f"  resumed    after step {start:,}, epoch {epoch:.1f}")

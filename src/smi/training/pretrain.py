@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from smi.config.choose import choose_recipe
-from smi.config.resolve import resolve
 from smi.config.schema import Config, plain
 from smi.data import DATASET_NAMES, Batches
 from smi.device import Runtime, choose_device, choose_precision, prepare_training, release_memory
@@ -37,6 +36,7 @@ from smi.runs.restore import build_method, build_views
 from smi.runs.run import Facts, Run, is_run
 from smi.terminal import announce, quietly, say
 from smi.training.bar import Length
+from smi.training.configure import configure
 from smi.training.images import Images
 from smi.training.job import Job
 from smi.training.journal import Journal
@@ -44,6 +44,7 @@ from smi.training.loggers import check_loggers, create_loggers
 from smi.training.loop import BatchDoesNotFitError, train
 from smi.training.plan import plan_lines
 from smi.training.run_facts import collect_facts, encoder_header
+from smi.training.selection import Selection
 from smi.training.signals import Interrupted
 from smi.training.step import check_parts, create_scaler, is_out_of_memory
 
@@ -94,10 +95,10 @@ def pretrain(
         if recipe is None:
             recipe, settings = on_rank_0(lambda: choose_recipe_for(requested, runtime.root, device))
             requested = settings | requested
-        config = resolve(recipe, requested)
-        if not fresh:
-            earlier = on_rank_0(lambda: _earlier_settings(expand(out), config))
-            config = resolve(recipe, earlier | requested) if earlier else config
+        configured = on_rank_0(
+            lambda: configure(recipe, requested, folder=expand(out), device=device, fresh=fresh)
+        )
+        config = configured.config
         origin = f"recipe {recipe}{', as published' if config.published else ''}"
 
         def attempt(folder: Path, batch_size: int, fresh: bool) -> Run:
@@ -106,25 +107,14 @@ def pretrain(
                 if on_rank_0(lambda: run.finished):
                     _say(f"{run.folder} is finished: nothing to do (--fresh starts over)")
                     return run
-                job = _build(tried, images, batches, device, compiled)
+                job = _build(tried, images, batches, device, compiled, configured.weights)
                 job = replace(job, requested_batch_size=config.batch_size)
-                _train(job, run, images, runtime, loggers, origin=origin)
+                if configured.weights is not None and rank() == 0:
+                    run.write_start(configured.weights, encoder_header(job, 0))
+                _train(job, run, images, runtime, loggers, origin=origin, notes=configured.notes)
                 return run
 
         return _with_a_batch_that_fits(attempt, config, expand(out), fresh, device)
-
-
-def _earlier_settings(folder: Path, config: Config) -> dict[str, Any]:
-    """Return the settings that a run of an earlier version had without naming them."""
-    if not is_run(folder):
-        return {}
-    run = Run(folder)
-    same_method = run.config["method"]["name"] == config.method["name"]
-    return {
-        name: value
-        for name, value in run.earlier_settings().items()
-        if same_method or not name.startswith("method.")
-    }
 
 
 def absolute_source(source: str | Path) -> str:
@@ -240,10 +230,18 @@ def _open(
 
 
 def _build(
-    config: Config, images: Images, batches: Batches, device: torch.device, compiled: bool
+    config: Config,
+    images: Images,
+    batches: Batches,
+    device: torch.device,
+    compiled: bool,
+    weights: Mapping[str, torch.Tensor] | None,
 ) -> Job:
-    """Build the method, the views and the optimizer of a configuration."""
-    method = build_method(config, len(images.pretrain))
+    """Build the method, the views and the optimizer of a configuration.
+
+    weights: of the encoder's network, to start from.
+    """
+    method = build_method(config, len(images.pretrain), weights)
     check_parts(method, config.accumulate, batches.batch_size)
     if config.checkpoint_activations:
         checkpoint_activations(method.encoder)
@@ -304,13 +302,20 @@ def _optimizer(config: Config, method: Method) -> torch.optim.Optimizer:
 
 
 def _train(
-    job: Job, run: Run, images: Images, runtime: Runtime, loggers: Sequence[str], *, origin: str
+    job: Job,
+    run: Run,
+    images: Images,
+    runtime: Runtime,
+    loggers: Sequence[str],
+    *,
+    origin: str,
+    notes: Sequence[str],
 ) -> None:
     """Resume from the last checkpoint if there is one, train, and write the encoder."""
     start, earlier = _restore(job, run)
     if rank() == 0:
         run.cut_metrics(earlier["position"])
-        say("\n".join(plan_lines(job, images, origin, start=start)))
+        say("\n".join(plan_lines(job, images, origin, start=start, notes=notes)))
     facts = collect_facts(job, earlier=on_rank_0(lambda: run.facts), root=runtime.root)
     journal = _journal(job, run, loggers, start, earlier["pending"])
     try:
@@ -319,9 +324,15 @@ def _train(
         journal.close()
         if rank() == 0:
             run.write_bad_files(images.pretrain.bad)
-    encoder = job.method.get_submodule(job.method.exported_encoder)
-    weights = encoder.get_submodule("network").state_dict()
-    on_rank_0(lambda: run.finish(weights, encoder_header(job)))
+    on_rank_0(lambda: _finish(job, run))
+
+
+def _finish(job: Job, run: Run) -> None:
+    """Write the encoder file of the run, and say which encoder it is."""
+    selection = Selection(job, run)
+    run.finish(*selection.result(job.method.get_submodule(job.method.exported_encoder)))
+    if sentence := selection.sentence():
+        say(sentence)
 
 
 def _restore(job: Job, run: Run) -> tuple[int, dict[str, Any]]:

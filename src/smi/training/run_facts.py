@@ -80,14 +80,15 @@ def health_context(config: Config, facts: Facts) -> Context:
     )
 
 
-def encoder_header(job: Job) -> dict[str, Any]:
-    """Return the header of encoder.safetensors: enough to use the file without the run."""
+def encoder_header(job: Job, step: int) -> dict[str, Any]:
+    """Return the header of an encoder file: enough to use the encoder after a step anywhere."""
     config, policy = job.config, job.views.policy
+    epoch = step / job.batches.steps_per_epoch
     about = {
         "method": config.method["name"],
         "seed": config.seed,
-        "step": job.steps,
-        "epoch": config.epochs,
+        "step": step,
+        "epoch": int(epoch) if epoch == int(epoch) else epoch,
     }
     if config.data.source in DATASET_NAMES:  # the path of a folder is private and useless elsewhere
         about["data"] = config.data.source
