@@ -5,6 +5,9 @@ import sys
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # more threads than cores wait for one another
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Weights that this machine has downloaded must not change a test, and none is downloaded.
+os.environ["HF_HUB_CACHE"] = os.path.join(os.path.dirname(__file__), "no-weights")
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 import torch

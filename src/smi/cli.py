@@ -383,7 +383,7 @@ COMMANDS = (
         "FILE.svg and FILE.png need pip install 'smi-ssl[figures]' and Chrome or Chromium.",
         (
             option("name", "NAME", "a name that `smi figure --list` shows", nargs="?"),
-            option("sources", "RUN", "folders of runs or comparisons", nargs="*"),
+            option("sources", "RUN", "folders of runs or comparisons, or encoders", nargs="*"),
             option("--out", "FILE", "FILE.html, FILE.svg or FILE.png", type=Path),
             IMAGES,
             count(

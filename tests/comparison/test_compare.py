@@ -23,11 +23,14 @@ import smi
 import smi.comparison.compare
 from smi.cli import main
 from smi.comparison.compare import START, ComparisonStopped, Launch, call, compare
+from smi.comparison.comparison import Comparison
 from smi.comparison.grid import plan_grid
 from smi.config.resolve import read_recipe
 from smi.device import Runtime, describe_device
 from smi.errors import UserError
+from smi.runs.checkpoint import save
 from smi.terminal import quietly
+from support.homemade import Net
 
 TESTS = Path(__file__).parents[1]
 OVERRIDES = {
@@ -42,6 +45,7 @@ SHORT = {
     "protocols": ["knn", "linear-cached"],
     "overrides": OVERRIDES | WIDTHS,
 }
+ADAPT = SHORT | {"overrides": OVERRIDES | WIDTHS | {"init": "net.pth"}}  # also from weights
 LONG = SHORT | {"overrides": OVERRIDES | WIDTHS | {"epochs": 8, "log.every": 1}}  # as ARGUMENTS
 ARGUMENTS = [
     *["--encoder", "support.homemade.Net"],
@@ -525,6 +529,104 @@ def test_each_method_as_published(tmp_path, capsys):
         compare(["SMI", "SimSiam"], **arguments)
 
 
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory):
+    """Compare two methods that start from weights, by a relative path; return the folder."""
+    home = tmp_path_factory.mktemp("adapted")
+    with pytest.MonkeyPatch.context() as patch:
+        make_quick(patch)
+        patch.chdir(home)
+        save(home / "net.pth", dict(Net().state_dict()))
+        comparison = compare(["SMI", "SimCLR"], seeds=2, out="c", quiet=True, **ADAPT)
+    return home, comparison
+
+
+def test_methods_that_start_from_weights_are_compared_with_the_start(adapted):
+    home, comparison = adapted
+    start = comparison.off_the_shelf
+    runs = [smi.Run(home / run.folder) for row in comparison.rows for run in row.runs]
+    assert {run.config["init"]["digest"] for run in runs} == {start.digest}
+    assert (
+        {run.config["init"]["source"] for run in runs} == {str(home / "net.pth")} == {start.source}
+    )
+    evaluation = smi.evaluate(runs[0], protocols=["knn"], floors=True, quiet=True)
+    (score,) = [
+        results[0].scores[0].value
+        for name, results in evaluation.rows
+        if name.endswith("off the shelf")
+    ]
+    knn = comparison.columns[0]
+    assert comparison.start_score(knn) == score
+    for row in comparison.rows:
+        gains = [value - score for value in comparison.values(row, knn).values()]
+        assert comparison.gain(row, knn).mean == pytest.approx(np.mean(gains))
+    assert "off the shelf" in (home / "c" / "table.md").read_text()
+    assert Comparison.read(home / "c").text() == comparison.text()
+
+
+@pytest.mark.usefixtures("_quick")
+def test_the_start_is_evaluated_once(adapted, monkeypatch, capfd):
+    home, comparison = adapted
+    monkeypatch.chdir(home)
+    results = sorted((home / "c").rglob("*off-the-shelf*.json"))
+    assert [path.parents[1].name for path in results] == ["seed-0", "seed-0"]
+    assert {path.parents[2].name for path in results} == {"SMI"}
+    monkeypatch.setattr(
+        "smi.comparison.off_the_shelf.evaluate", lambda *_, **__: pytest.fail("evaluated again")
+    )
+    again = compare(["SMI", "SimCLR"], seeds=2, out="c", **ADAPT)
+    assert "4 of 4 runs exist already" in capfd.readouterr().out
+    assert again.off_the_shelf == comparison.off_the_shelf
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_start_that_cannot_be_evaluated_stops_nothing(adapted, tmp_path, monkeypatch):
+    home, comparison = adapted
+    monkeypatch.chdir(home)
+
+    def fail(*_, **__):
+        raise UserError("some features are not finite")
+
+    monkeypatch.setattr("smi.comparison.off_the_shelf.evaluate", fail)
+    protocols = ADAPT | {"protocols": ["knn", "linear-cached", "fewshot"]}
+    compared = compare(["SMI"], seeds=1, out="c", tables=tmp_path, **protocols)
+    assert (
+        compared.off_the_shelf.failed == "it could not be evaluated: some features are not finite"
+    )
+    assert compared.score(compared.rows[0], comparison.columns[0]) is not None
+
+
+@pytest.mark.usefixtures("_quick")
+def test_weights_that_changed_between_two_commands_are_refused(adapted, tmp_path, monkeypatch):
+    shutil.copytree(adapted[0], tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    moved = ADAPT | {"overrides": ADAPT["overrides"] | {"init": str(adapted[0] / "net.pth")}}
+    compare(["SMI"], seeds=1, out="c", quiet=True, **moved)
+    save(Path("net.pth"), dict(Net().state_dict()))
+    with pytest.raises(
+        UserError, match="SMI, seed 0: c/runs/SMI/seed-0 started from other weights"
+    ):
+        compare(["SMI", "BYOL"], seeds=1, out="c", **ADAPT)
+
+
+def test_images_without_labels_are_refused(tmp_path):
+    """They can be held out for retrieval, but not for an evaluation."""
+    for i in range(40):
+        (tmp_path / "photos").mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8), (i, i, i)).save(tmp_path / "photos" / f"{i}.png")
+    overrides = OVERRIDES | WIDTHS | {"data.images": None, "data.validation": 0.2}
+    with pytest.raises(UserError, match=r"^methods are compared on labelled images, but .*photos"):
+        compare(
+            ["SMI"],
+            recipe="digits",
+            data=tmp_path / "photos",
+            out=tmp_path / "c",
+            overrides=overrides | {"batch_size": 4},
+            runtime=Runtime(num_workers=1),
+        )
+    assert not (tmp_path / "c").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -549,6 +651,7 @@ def test_each_method_as_published(tmp_path, capsys):
         (["digits", "--methods", "SMI", "--batch-size", "5000"], "make the batch smaller"),
         (["digits", "--methods", "SMI", "--data", "nowhere"], "there is no dataset or folder"),
         (["digits", "--methods", "SMI", "--log-to", "paper"], "there is no logger"),
+        (["digits", "--methods", "SMI", "--init", "nowhere.pth"], "there are no weights"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_nothing_is_run(

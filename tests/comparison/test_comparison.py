@@ -3,14 +3,22 @@
 import csv
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import scipy.stats
 
-from smi.comparison.comparison import Comparison, Estimate, Row, TrainedRun, step_of
+from smi.comparison.comparison import (
+    Comparison,
+    Estimate,
+    OffTheShelf,
+    Row,
+    TrainedRun,
+    step_of,
+)
 from smi.errors import TrainingError, UserError
-from smi.evaluation.results import Result, Score
+from smi.evaluation.results import OFF_THE_SHELF, Result, Score
 from support.comparisons import make_result, make_row
 
 
@@ -224,3 +232,96 @@ def test_a_comparison_says_whether_methods_were_trained_alike(tmp_path):
         assert comparison.tables()[0].title == title
         assert comparison.notes()[0].startswith(note)
         assert f"- {note}" in (tmp_path / "table.md").read_text()
+
+
+# ------------------------------------------------------------------------ weights off the shelf
+
+
+@pytest.fixture
+def adapted(comparison):
+    """Return the comparison with the weights that both methods started from."""
+    result = replace(make_result(0.7), subject=OFF_THE_SHELF)
+    start = OffTheShelf("/tmp/weights.pth", "resnet18", "0123456789abcdef", (result,))
+    return replace(comparison, off_the_shelf=start)
+
+
+def test_gains_over_the_start_match_a_plain_computation():
+    values = {0: 0.91, 1: 0.88, 2: 0.93}
+    start = OffTheShelf("timm", "resnet18", "0", (make_result(0.85),))
+    comparison = Comparison((make_row("M0", values),), (0, 1, 2), None, {}, start)
+    (column,) = comparison.columns
+    gain = comparison.gain(comparison.rows[0], column)
+    assert (gain.mean, gain.low, gain.high) == pytest.approx(student([0.06, 0.03, 0.08]))
+    assert gain.seeds == (0, 1, 2)
+    assert comparison.start_score(column) == 0.85
+    other = replace(comparison, off_the_shelf=replace(start, results=(make_result(0.85, k=5),)))
+    assert other.gain(other.rows[0], column) is None  # under another protocol
+
+
+def test_no_interval_of_a_gain_is_narrower_than_rounding_makes_it():
+    test = {"images": 100}
+    start = OffTheShelf("timm", "resnet18", "0", (make_result(0.5, test=test),))
+    row = make_row("M0", dict.fromkeys(range(3), 0.51), test=test)
+    comparison = Comparison((row,), (0, 1, 2), None, {}, start)
+    gain = comparison.gain(row, comparison.columns[0])
+    assert gain.half == pytest.approx(scipy.stats.t.ppf(0.975, 2) * 0.01 / 6**0.5 / 3**0.5)
+
+
+def test_the_text_has_a_row_and_a_table_of_the_start(adapted, comparison):
+    lines = adapted.text().splitlines()
+    assert lines[4:7] == [
+        "SMI, weight=0.1  85.0% ± 63.5%     12.3  10.0%      900",
+        "BYOL                     60.0%        -      -        -",
+        "off the shelf            70.0%        -      -        -",
+    ]
+    assert lines[14:20] == [
+        "Gains over off the shelf in percentage points, mean and 95 % interval over 2 seeds",
+        "",
+        "                          kNN",
+        "---------------  ------------",
+        "SMI, weight=0.1  +15.0 ± 63.5",
+        "BYOL                    -10.0",
+    ]
+    assert lines[21:] == adapted.notes()
+    (sentence,) = [note for note in adapted.notes() if note not in comparison.notes()]
+    assert sentence == (
+        "off the shelf: resnet18 with the weights of /tmp/weights.pth (digest 0123456789abcdef), "
+        "before the first step; evaluated once, so without an interval"
+    )
+    one = replace(adapted, seeds=(0,))
+    assert one.tables()[-1].title == "Gains over off the shelf in percentage points"
+
+
+def test_markdown_and_csv_have_the_start(adapted, comparison):
+    lines = adapted.markdown().splitlines()
+    assert "| off the shelf | 70.0% | - | - | - |" in lines
+    assert "| SMI, weight=0.1 | +15.0 ± 63.5 |" in lines
+    first, second, start = csv.DictReader(io.StringIO(adapted.csv()))
+    assert float(first["kNN gain"]) == pytest.approx(0.15)
+    assert float(first["kNN gain low"]) < 0 < float(first["kNN gain high"])
+    assert (second["kNN gain low"], second["kNN gain high"]) == ("", "")
+    assert (start["name"], start["method"], start["kNN mean"]) == ("off the shelf", "", "0.7")
+    assert not start["kNN low"]
+    assert "gain" not in comparison.csv()
+
+
+def test_the_start_is_read_as_it_was_written(adapted, comparison, tmp_path):
+    adapted.write(tmp_path)
+    again = Comparison.read(tmp_path)
+    assert again == adapted
+    assert json.dumps(again.plain(), indent=2) + "\n" == (tmp_path / "comparison.json").read_text()
+    assert again.text() == adapted.text()
+    document = again.plain()
+    assert document["off_the_shelf"]["results"][0]["value"] == 0.7
+    assert document["rows"][0]["gains"][0]["mean"] == pytest.approx(0.15)
+    scratch = comparison.plain()
+    assert "off_the_shelf" not in scratch
+    assert "gains" not in scratch["rows"][0]
+
+
+def test_a_start_that_could_not_be_evaluated_is_noted(comparison):
+    start = OffTheShelf("timm", "resnet18", "0", failed="features are not finite")
+    broken = replace(comparison, off_the_shelf=start)
+    assert "failed: off the shelf: features are not finite" in broken.notes()
+    assert "off the shelf                -        -      -        -" in broken.text().splitlines()
+    broken.raise_if_failed()  # all runs are there

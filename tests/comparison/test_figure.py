@@ -1,11 +1,15 @@
 """The figure of a comparison, as plotly draws it and as a page in a browser."""
 
+from dataclasses import replace
+
 import pytest
 
-from smi.comparison.comparison import Comparison, Row, TrainedRun
+from smi.comparison.comparison import Comparison, OffTheShelf, Row, TrainedRun
 from smi.comparison.figure import draw_comparison, write_comparison_figure
 from smi.evaluation.results import Result, Score
-from support.comparisons import make_row, make_sweep
+from support.comparisons import make_result, make_row, make_sweep
+
+START = OffTheShelf("timm", "resnet18", "0", (make_result(0.75),))
 
 
 @pytest.mark.parametrize(
@@ -56,6 +60,45 @@ def test_costs_can_be_left_out_and_one_row_has_no_differences():
     assert figure.data[0].error_x.visible is False
 
 
+def test_the_weights_off_the_shelf_are_a_row_and_gains_have_panels():
+    rows = (make_row("SMI", {0: 0.9, 1: 0.8}), make_row("SimCLR", {0: 0.7, 1: 0.9}))
+    figure = draw_comparison(Comparison(rows, (0, 1), None, {}, START))
+    titles = [axis.title.text for axis in figure.select_xaxes()]
+    assert titles == [
+        "kNN, %",
+        "kNN: difference",
+        "kNN: gain",
+        "ms per step; black: the loss",
+        "peak memory, MB",
+    ]
+    lefts = [axis.domain[0] for axis in figure.select_xaxes()]
+    assert lefts[0] < lefts[1] < lefts[2]
+    assert lefts[3:] == lefts[:2]
+    on_axis = {(t.xaxis, t.y[0]): t.x[0] for t in figure.data if t.type == "scatter"}
+    assert on_axis["x", "off the shelf"] == 75
+    assert on_axis["x3", "SMI"] == pytest.approx(10)
+    assert on_axis["x3", "off the shelf"] == 0
+    assert list(figure.layout.yaxis.categoryarray) == ["off the shelf", "SimCLR", "SMI"]
+    assert list(figure.layout.yaxis4.categoryarray) == ["SimCLR", "SMI"]  # it has no costs
+    assert "off the shelf (dotted)" in figure.layout.meta["caption"]
+
+
+def test_a_sweep_has_a_line_at_the_weights_off_the_shelf():
+    figure = draw_comparison(replace(make_sweep((0.001, 0.1)), off_the_shelf=START), costs=False)
+    (start,) = [
+        trace for trace in figure.data if trace.name == "off the shelf" and trace.showlegend
+    ]
+    assert list(start.y) == [75]
+    assert 75 in [shape.y0 for shape in figure.layout.shapes]
+    assert [axis.title.text for axis in figure.select_yaxes()][2] == "kNN: gain"
+
+
+def test_one_method_has_gains_beside_its_scores():
+    comparison = Comparison((make_row("SMI", {0: 0.9}),), (0,), None, {}, START)
+    figure = draw_comparison(comparison, costs=False)
+    assert [axis.title.text for axis in figure.select_xaxes()] == ["kNN, %", "kNN: gain, points"]
+
+
 def test_a_dataset_name_that_is_not_text(tmp_path):
     protocol = {"name": "knn", "data": "caf\udce9\n/"}
     result = Result(protocol, "encoder", {}, (Score("kNN", 0.5),), "nearest neighbours")
@@ -66,18 +109,20 @@ def test_a_dataset_name_that_is_not_text(tmp_path):
     assert "caf\\\\udce9\\\\n" in (tmp_path / "figure.html").read_text(encoding="utf-8")
 
 
-def test_the_page_fits_a_telephone_and_names_are_not_html(page, tmp_path):
+@pytest.mark.parametrize("start", [None, START])
+def test_the_page_fits_a_telephone_and_names_are_not_html(page, tmp_path, start):
     sweep = make_sweep((0.001, 0.1), methods=("A", "<i>B&amp;</i>"))
-    write_comparison_figure(sweep, tmp_path / "figure.html")
-    for width, columns in ((1000, 2), (390, 1)):
+    write_comparison_figure(replace(sweep, off_the_shelf=start), tmp_path / "figure.html")
+    names = ["A", "<i>B&amp;</i>", *(["off the shelf"] if start else [])]
+    for width, columns in ((1000, 3 if start else 2), (390, 1)):
         page.set_viewport_size({"width": width, "height": 700})
         page.goto((tmp_path / "figure.html").as_uri())
         page.wait_for_selector(".legendtext")
-        assert page.locator(".legendtext").all_text_contents() == ["A", "<i>B&amp;</i>"]
+        assert page.locator(".legendtext").all_text_contents() == names
         lefts = page.evaluate(
             "[...document.querySelectorAll('.draglayer .nsewdrag')]"
             ".map(r => Math.round(r.getBoundingClientRect().x))"
         )
-        assert len(lefts) == 4
+        assert len(lefts) == (5 if start else 4)
         assert len(set(lefts)) == columns
         assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 import yaml
 
@@ -13,7 +14,11 @@ from smi.comparison.grid import check_same, plan_grid
 from smi.config.schema import plain
 from smi.data import Batches, load
 from smi.errors import UserError
+from smi.nn.weights import digest_of
+from smi.runs.checkpoint import save
 from smi.runs.restore import build_method, build_views
+from smi.training.configure import configure
+from support.homemade import Net
 
 TESTS = Path(__file__).parents[1]
 SWEEP = "redundancy_weight=0.01,1"
@@ -183,3 +188,94 @@ def test_settings_of_other_methods_do_not_make_a_run_different(grid):
     (run,) = grid(["SMI"]).runs
     start(run, methods={"BYOL": {"widths": [8, 8]}})
     check_same(run, 512)
+
+
+# ---------------------------------------------------------------------------- weights to start from
+
+
+@pytest.fixture
+def weights(tmp_path, monkeypatch):
+    """Write the weights of a small network, and work in their folder; return their digest."""
+    monkeypatch.chdir(tmp_path)
+    tensors = Net().state_dict()
+    save(tmp_path / "net.pth", dict(tensors))
+    return digest_of(tensors)
+
+
+def test_all_runs_start_from_the_same_weights(grid, weights, tmp_path):
+    runs = grid(["SMI", "SimCLR"], seeds=2, overrides={"init": "net.pth"}).runs
+    assert {run.config.init.digest for run in runs} == {weights}
+    assert {run.config.init.source for run in runs} == {str(tmp_path / "net.pth")}
+    assert [run.config.seed for run in runs] == [0, 0, 1, 1]
+    for run in runs:
+        words = shlex.split(run.command)
+        assert words[-2:] == [f"--init.source={tmp_path}/net.pth", f"--init.digest={weights}"]
+        assert not any(word.startswith("init=") for word in words)
+
+
+def test_the_weights_decide_the_size_of_views_that_nobody_chose(tmp_path):
+    """The recipe `adapt` has no size."""
+    network = timm.create_model("resnet10t", num_classes=0)
+    save(tmp_path / "r10.pth", dict(network.state_dict()))
+    overrides = {"encoder": "resnet10t", "init": str(tmp_path / "r10.pth"), "data": "digits"}
+
+    def plan(**given):
+        given = {"methods": ["SMI"], "seeds": [0], "sweep": None, "folder": tmp_path} | given
+        return plan_grid("adapt", overrides | given.pop("overrides", {}), **given).runs
+
+    for device, size in (("cpu", 64), ("cuda", 176)):
+        stem = {"encoder.stem": "standard"}
+        (run,) = plan(overrides=stem, device=torch.device(device))
+        assert run.config.views.size == size
+        assert run.config.views.mean == (0.485, 0.456, 0.406)
+    rows = plan(overrides=stem, sweep="redundancy_weight=0.03,0.1", device=torch.device("cpu"))
+    assert [run.folder.parent.name for run in rows] == ["SMI", "SMI,redundancy_weight=0.1"]
+    with pytest.raises(UserError, match=r"views\.size is not set"):
+        plan(overrides={"init": None})
+
+
+def test_a_default_value_shares_its_folder_also_with_weights(grid, weights):
+    (alone,) = grid(["SMI"], overrides={"init": "net.pth"}).runs
+    default = alone.config.method["redundancy_weight"]
+    (swept,) = grid(
+        ["SMI"], sweep=f"redundancy_weight={default}", overrides={"init": "net.pth"}
+    ).runs
+    assert (swept.folder, swept.config) == (alone.folder, alone.config)
+
+
+def test_weights_that_changed_since_a_run_are_refused(grid, weights, tmp_path):
+    (run,) = grid(["SMI"], overrides={"init": "net.pth"}).runs
+    start(run)
+    check_same(run, 512)
+    other = Net().state_dict()
+    save(tmp_path / "net.pth", dict(other))
+    (now,) = grid(["SMI"], overrides={"init": "net.pth"}).runs
+    with pytest.raises(
+        UserError,
+        match=rf"^SMI, seed 0: .* started from other weights \(digest {weights}\) than those of "
+        rf".*net\.pth now \(digest {digest_of(other)}\)\. All runs of a comparison start from",
+    ):
+        check_same(now, 512)
+    (scratch,) = grid(["SMI"]).runs
+    with pytest.raises(UserError, match=r"init.digest is .* in the folder, None was requested"):
+        check_same(scratch, 512)
+
+
+def test_methods_that_would_start_from_different_weights_are_refused(grid, weights, monkeypatch):
+    """For example, position embeddings for images of another size."""
+    digests = iter("ab")
+    real = configure
+
+    def different(*arguments, **options):
+        configured = real(*arguments, **options)
+        init = replace(configured.config.init, digest=next(digests))
+        return replace(configured, config=replace(configured.config, init=init))
+
+    monkeypatch.setattr("smi.comparison.grid.configure", different)
+    with pytest.raises(UserError, match=r"^SMI and SimCLR would start from different weights \("):
+        grid(["SMI", "SimCLR"], overrides={"init": "net.pth"})
+
+
+def test_weights_that_do_not_exist_are_refused(grid):
+    with pytest.raises(UserError, match=r"there are no weights 'nowhere\.pth'"):
+        grid(["SMI"], overrides={"init": "nowhere.pth"})

@@ -54,6 +54,27 @@ def test_a_named_set():
     assert "1,614 images of 8 px on a CPU" in choice.sentence
 
 
+def test_weights_at_hand_are_continued_from(tmp_path, monkeypatch):
+    monkeypatch.setattr("smi.config.choose.is_cached", lambda name: True)
+    source = folder(tmp_path / "photos", 600, (80, 70))
+    choice = choose_recipe(source, None, CPU)
+    assert choice.recipe == "adapt"
+    assert choice.settings["encoder"] == "tf_efficientnet_lite0.in1k"
+    assert choice.settings["epochs"] == 50
+    assert "`smi pretrain imagenette-small` starts from scratch" in choice.sentence
+    assert choose_recipe(source, None, CUDA).settings["encoder"] == "resnet50.a1_in1k"
+    assert choose_recipe(source, None, CPU, adapt=False).recipe == "imagenette-small"
+    assert choose_recipe("digits", None, CPU).recipe == "digits"  # too small for such networks
+
+
+def test_without_weights_at_hand_the_choice_names_them(tmp_path):
+    source = folder(tmp_path / "photos", 40, (80, 70))
+    choice = choose_recipe(source, None, CPU)
+    assert choice.recipe == "imagenette-small"
+    assert "`smi pretrain adapt` would start from the weights of tf_eff" in choice.sentence
+    assert choose_recipe(source, None, CPU, adapt=True).recipe == "adapt"
+
+
 def test_too_few_or_none(tmp_path):
     with pytest.raises(UserError, match="needs 16 or more"):
         choose_recipe(folder(tmp_path / "three", 3, (30, 30)), None, CPU)

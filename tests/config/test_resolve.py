@@ -9,7 +9,6 @@ from smi.errors import UserError
 from smi.methods import METHOD_NAMES, find_method, settings_of
 from smi.views import policy
 
-
 DEFAULTS = {"data.source": "digits", "views.size": 64}  # that `adapt` leaves open
 
 

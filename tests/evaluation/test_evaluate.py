@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
@@ -465,3 +466,104 @@ def test_mistakes_are_sentences(run, tmp_path, monkeypatch, capsys):
         text = capsys.readouterr().err.splitlines()[-1]
         assert stop.value.code == 2
         assert sentence in text, (words, text)
+
+
+# -------------------------------------------------------------------- runs and files with weights
+
+
+@pytest.fixture(scope="module")
+def adapted(trained, tmp_path_factory):
+    """Continue from the first run."""
+    settings = TINY | {"init": str(trained[0]), "data.images": 256, "optimizer.lr": 0.05}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(TESTS)
+        out = tmp_path_factory.mktemp("runs") / "adapted"
+        return smi.pretrain("digits", out=out, overrides=settings).folder
+
+
+def test_a_run_that_started_from_weights_has_a_third_floor(adapted, trained, tmp_path, smi_here):
+    folder = copy_of(adapted, tmp_path / "adapted")
+    (folder / "start.safetensors").write_bytes((adapted / "start.safetensors").read_bytes())
+    evaluation = evaluate([folder], protocols=["knn"], floors=True)
+    names = [row.name for row in evaluation.rows]
+    assert names == [
+        f"{folder}, epoch 1",
+        "support.homemade.Net, off the shelf",
+        "untrained support.homemade.Net, seed 0",
+        "raw pixels, 8 × 8",
+    ]
+    ours, shelf, untrained, pixels = (row.results[0] for row in evaluation.rows)
+    assert [result.subject for result in (ours, shelf, untrained, pixels)] == [
+        "encoder",
+        "off the shelf",
+        "untrained encoder",
+        "raw pixels",
+    ]
+    assert ours.stamp == shelf.stamp == untrained.stamp == pixels.stamp
+    source = copy_of(trained[0], tmp_path / "source")
+    (row,) = evaluate([source], protocols=["knn"]).rows
+    assert shelf.scores == row.results[0].scores
+    assert shelf.scores != ours.scores
+    assert shelf.encoder["digest"] == smi.load(folder).off_the_shelf().digest()
+    again = stored([folder], floors=True)
+    assert [row.name for row in again.rows] == names
+    assert [row.results for row in again.rows] == [row.results for row in evaluation.rows]
+    assert [row.name for row in stored([folder]).rows] == names[:1]
+    shown = smi_here("evaluate", folder, "--floors", "--show").stdout
+    assert "support.homemade.Net, off the shelf" in shown
+    assert len(list((folder / "eval").glob("knn-digits-off-the-shelf-*.json"))) == 1
+
+
+def test_a_run_from_scratch_and_a_file_have_two_floors(run):
+    for source in (run, run / "encoder.safetensors"):
+        rows = evaluate([source], protocols=["knn"], floors=True).rows
+        assert not any("off the shelf" in row.name for row in rows)
+        assert len(rows) == 3
+
+
+def test_two_runs_from_the_same_weights_share_their_third_floor(adapted, trained, tmp_path):
+    folders = [copy_of(adapted, tmp_path / name) for name in ("a", "b")]
+    for folder in folders:
+        (folder / "start.safetensors").write_bytes((adapted / "start.safetensors").read_bytes())
+    names = [row.name for row in evaluate(folders, protocols=["knn"], floors=True).rows]
+    assert names.count("support.homemade.Net, off the shelf") == 1
+    assert len(names) == 5
+
+
+def test_a_network_of_timm_with_a_file_is_evaluated_into_the_working_directory(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    data = write_folder(tmp_path / "photos" / "train", ["ant", "bee", "cow"], 6).parent
+    write_folder(data / "val", ["ant", "bee", "cow"], 3, seed=1)
+    network = timm.create_model("test_efficientnet", num_classes=3)
+    torch.save(network.state_dict(), "weights.pth")
+    source = "timm:test_efficientnet@weights.pth"
+    with pytest.raises(UserError, match=f"{source} has no such results yet: run `smi evaluate "):
+        stored([source])
+    evaluation = evaluate([source], data=data, protocols=["knn"], floors=True)
+    assert [row.name for row in evaluation.rows] == [
+        source,
+        "untrained test_efficientnet, seed 0",
+        "raw pixels, 32 × 32",
+    ]
+    folder = tmp_path / "timm-test_efficientnet-weights.pth-results"
+    assert len(list((folder / "eval").iterdir())) == 3
+    assert evaluation.rows[0].results[0].encoder == {
+        "digest": smi.load(source).digest(),
+        "network": "test_efficientnet",
+    }
+    assert stored([source], floors=True) == evaluation
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "photos",
+        folder.name,
+        "weights.pth",
+    ]
+
+
+def test_the_data_of_published_weights_must_be_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    network = timm.create_model("test_efficientnet", num_classes=3)
+    torch.save(network.state_dict(), "weights.pth")
+    with pytest.raises(UserError, match="does not name its pretraining dataset: give labelled"):
+        evaluate(["timm:test_efficientnet@weights.pth"])

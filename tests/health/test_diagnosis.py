@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+import torch
 import yaml
 
 import smi
@@ -12,6 +13,7 @@ from smi.config.schema import plain
 from smi.errors import UserError
 from smi.health import diagnose
 from smi.methods import LossSetup, find_method
+from smi.runs.checkpoint import save_encoder
 from smi.runs.run import Run
 
 METHOD_SETTINGS = {"method.widths": (4096, 4096, 4096), "method.redundancy_weight": 0.01}
@@ -92,6 +94,42 @@ def test_a_healthy_run(run):
     assert "warning" not in text
     assert "for SMI with N = 256, K = 4096 the least is 3.523, random embeddings give" in text
     assert diagnosis.level == "ok"
+
+
+def test_a_run_that_started_from_weights(run, tmp_path):
+    probes = [
+        {"step": step, "epoch": step / 50, "probe": {"knn": knn, "chance": 0.1, "images": 5000}}
+        for step, knn in ((0, 0.6), (1000, 0.5))
+    ]
+    settings = METHOD_SETTINGS | {"init.source": "weights.pth", "init.statistics": "update"}
+    settings["select"] = "best"
+    folder = write_run(tmp_path / "run", [probes[0], *HEALTHY, probes[1]], settings=settings)
+    best = {"about": {"step": 0, "epoch": 0}, "selected": {"criterion": "knn", "score": 0.6}}
+    save_encoder(folder / "best.safetensors", {"weight": torch.zeros(2)}, best)
+    diagnosis = diagnose(folder)
+    (finding,) = [f for f in diagnosis.findings if f.level != "ok"]
+    assert finding.sentence == "The encoder is worse than the weights it started from."
+    assert finding.evidence == (
+        "kNN on held-out images 50.0% at epoch 20, 60.0% at the start; kept: the start, with 60.0%"
+    )
+    assert "--init.statistics keep" in finding.advice
+    assert diagnosis.level == "warning"
+    best["about"] = {"step": 500, "epoch": 10.0}
+    save_encoder(folder / "best.safetensors", {"weight": torch.zeros(2)}, best)
+    (finding,) = [f for f in diagnose(folder).findings if f.kind == "start"]
+    assert finding.evidence.endswith("; kept: epoch 10, with 60.0%")
+    (folder / "best.safetensors").write_bytes(b"damaged")
+    (finding,) = [f for f in diagnose(folder).findings if f.kind == "start"]
+    assert finding.evidence.endswith("60.0% at the start")
+
+
+def test_a_run_of_a_version_without_weights_to_start_from(run):
+    folder = run(HEALTHY)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    now = diagnose(folder)
+    del config["init"], config["select"]
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    assert diagnose(folder) == now
 
 
 def test_run_folder_path_and_object_give_the_same(run):

@@ -6,6 +6,7 @@ import math
 import random
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -290,6 +291,132 @@ def test_features_that_get_worse():
     )
 
 
+# ------------------------------------------------------------------------ weights to start from
+
+
+def with_probes(lines, *scores, start=None, images=1000, criterion="knn"):
+    """Add probes at equal distances, the last after the last line, and one before the first."""
+
+    def line(step, epoch, score):
+        values = {criterion: score, "chance": 0.1, "images": images}
+        return {"step": step, "epoch": epoch, "probe": values}
+
+    places = [lines[len(lines) * (i + 1) // len(scores) - 1] for i in range(len(scores))]
+    probes = [
+        line(place["step"], place["epoch"], score)
+        for place, score in zip(places, scores, strict=True)
+    ]
+    first = [] if start is None else [line(0, 0.0, start)]
+    return first + sorted([*lines, *probes], key=lambda line: line["step"])
+
+
+def findings(context, lines):
+    return {finding.kind: finding for finding in find_problems(context, lines)}
+
+
+STARTED = replace(
+    CONTEXT,
+    started_from="timm",
+    statistics="keep",
+    select="best",
+    kept="epoch 10, with 70.0%",
+)
+
+
+def test_an_encoder_that_is_better_than_its_start():
+    found = findings(STARTED, with_probes(metrics(), 0.7, 0.68, start=0.6))
+    assert {finding.level for finding in found.values()} == {"ok"}
+    assert found["start"].sentence == "The encoder is better than the weights it started from."
+    assert found["start"].evidence == (
+        "kNN on held-out images 68.0% at epoch 20, 60.0% at the start; kept: epoch 10, with 70.0%"
+    )
+
+
+def test_an_encoder_that_is_as_good_as_its_start():
+    """With 1,000 images, two standard errors of 60 % are 3.1 %."""
+    found = findings(STARTED, with_probes(metrics(), 0.58, 0.57, start=0.6))
+    assert {finding.level for finding in found.values()} == {"ok"}
+    assert "about as good as" in found["start"].sentence
+    unknown = findings(replace(STARTED, kept=""), with_probes(metrics(), 0.57, start=0.6))
+    assert unknown["start"].evidence.endswith("57.0% at epoch 20, 60.0% at the start")
+
+
+@pytest.mark.parametrize(
+    ("context", "advice", "missing"),
+    [
+        (STARTED, "Lower --optimizer.lr", "statistics"),
+        (replace(STARTED, statistics="update"), "--init.statistics keep", "select=best"),
+        (replace(STARTED, select="last"), "With select=best", "statistics"),
+        (CONTEXT, "Check that batch norm statistics are kept", "select=best"),  # while it trains
+    ],
+)
+def test_an_encoder_that_is_worse_than_its_start(context, advice, missing):
+    lines = with_probes(metrics(), 0.7, 0.5, start=0.6)
+    (_, finding) = watched(context, lines)[-1]
+    assert (finding.kind, finding.level) == ("start", "warning")
+    assert finding.sentence == "The encoder is worse than the weights it started from."
+    assert "50.0% at epoch 20, 60.0% at the start" in finding.evidence
+    assert advice in finding.advice
+    assert missing not in finding.advice
+    assert set(problems(context, lines)) == {"start"}  # not a second time, as "worse than at first"
+
+
+def test_an_early_dip_below_the_start_is_not_a_finding():
+    lines = with_probes(metrics(), 0.4, 0.62, 0.64, 0.65, start=0.6)
+    assert problems(STARTED, lines) == {}
+
+
+def test_without_labels_retrieval_is_compared():
+    lines = with_probes(metrics(), 0.4, start=0.6, criterion="retrieval")
+    finding = problems(STARTED, lines)["start"]
+    assert finding.evidence.startswith("retrieval of views on held-out images 40.0%")
+    found = findings(STARTED, with_probes(metrics(), 0.9, start=0.6, criterion="retrieval"))
+    assert found["chance"].sentence == "Features separate the images."
+
+
+def test_few_images_need_a_larger_difference():
+    assert problems(STARTED, with_probes(metrics(), 0.55, 0.55, start=0.6, images=100)) == {}
+    assert "start" in problems(STARTED, with_probes(metrics(), 0.55, 0.55, start=0.6, images=5000))
+
+
+def test_a_loss_that_weights_make_low_from_the_start_is_not_a_finding():
+    """The same lines from scratch would not have moved."""
+    flat = metrics(loss=45.0)
+    for line in flat:
+        line["loss"] = 45.0
+    assert set(problems(CONTEXT, flat)) == {"not_learning"}
+    assert problems(STARTED, flat) == {}
+    assert problems(CONTEXT, with_probes(flat, 0.61, start=0.6)) == {}
+    for line in flat:
+        line["loss"] = 114.0  # that of random embeddings
+    assert set(problems(STARTED, flat)) == {"not_learning"}
+    assert problems(STARTED, with_probes(flat, *[0.64] * 10, start=0.6)) == {}
+
+
+def test_a_loss_of_unknown_range_may_rise_from_a_low_start():
+    own = Context("own.Method", 256, None, 512, epochs=20)
+    rising = metrics(loss=lambda p: 0.01 + 0.05 * p)
+    assert set(problems(own, rising)) == {"divergence"}
+    started = replace(own, started_from="weights.pth")
+    assert problems(started, rising) == {}
+    assert set(problems(started, metrics(loss=lambda p: 0.01 + p))) == {"divergence"}
+
+
+def test_an_encoder_of_many_kinds_of_images_may_lose_dimensions():
+    falling = metrics(effective_rank=lambda p: 3 + 60 * math.exp(-20 * p))
+    assert set(problems(STARTED, falling)) == {"dimensional_collapse"}
+    better = with_probes(falling, *[0.7] * 10, start=0.6)
+    assert problems(STARTED, better) == {}
+    worse = with_probes(falling, *[0.5] * 10, start=0.6)
+    assert set(problems(STARTED, worse)) == {"dimensional_collapse", "start"}
+
+
+def test_a_collapse_is_found_also_with_weights():
+    collapsed = metrics(feature_std=lambda p: 0.03 * math.exp(-20 * p))
+    lines = with_probes(collapsed, 0.2, 0.11, 0.1, start=0.6)
+    assert set(problems(STARTED, lines)) == {"collapse", "chance", "start"}
+
+
 # --------------------------------------------------------------------------------------------- NaN
 
 
@@ -378,6 +505,14 @@ finite_lines = st.lists(
 odd_lines = st.lists(
     st.dictionaries(
         st.sampled_from([*names, "step", "timing", "per_step", "probe"]), anything, max_size=8
+    )
+    | st.fixed_dictionaries(
+        {
+            "step": st.integers(0, 3),
+            "probe": st.dictionaries(
+                st.sampled_from(["knn", "retrieval", "chance", "images"]), number | anything
+            ),
+        }
     ),
     max_size=30,
 )

@@ -1,7 +1,10 @@
+import json
 import sys
 from pathlib import Path
 
 import pytest
+import timm
+from safetensors.torch import save_file
 
 from smi.cli import main
 from smi.nn import create_encoder
@@ -47,6 +50,26 @@ def pixels(tmp_path: Path) -> Path:
     }
     save_encoder(tmp_path / "pixels.safetensors", {}, about)
     return tmp_path / "pixels.safetensors"
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> dict[str, str]:
+    """Write random weights of a network of timm, as a file and as a folder of its hub.
+
+    Return the sources by kind. The network of the folder is for images of 96 pixels.
+    """
+    network = timm.create_model("resnet10t", num_classes=3)
+    (tmp_path / "hub").mkdir()
+    save_file(network.state_dict(), tmp_path / "r10.safetensors")
+    save_file(network.state_dict(), tmp_path / "hub" / "model.safetensors")
+    config = {"input_size": [3, 96, 96], "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}
+    about = {"architecture": "resnet10t", "num_classes": 3, "pretrained_cfg": config}
+    (tmp_path / "hub" / "config.json").write_text(json.dumps(about))
+    return {
+        "file": "timm:resnet10t@r10.safetensors",
+        "tag": "timm:resnet10t.c3_in1k@r10.safetensors",
+        "folder": f"local-dir:{tmp_path / 'hub'}",
+    }
 
 
 @pytest.fixture

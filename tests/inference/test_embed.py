@@ -23,6 +23,7 @@ from support.inference import UNUSUAL_NAMES, assert_refused, but, draw, names_in
 
 pytestmark = pytest.mark.usefixtures("home")
 ONE_WORKER = Runtime(num_workers=1)
+ONE = ("--num-workers", "1")
 
 
 def test_embed_from_the_command_line(encoder, folder, home):
@@ -307,3 +308,34 @@ def test_several_processes_are_refused(encoder, flat, monkeypatch):
     with pytest.raises(UserError, match="from one process: start it without torchrun"):
         embed(encoder, data=flat, out="features.npz")
     assert not Path("features.npz").exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "tag", "folder"])
+def test_an_encoder_of_timm(published, flat, command, kind):
+    source = published[kind]
+    code, out, err = command("embed", source, "--data", "flat", "--out", "f.npz", *ONE)
+    assert code == 0, err
+    assert out.split("; ")[0] == f"f.npz: 23 images × 512 features of {source}"
+    assert err.startswith("the classifier of ")
+    assert len(err.splitlines()) == 1
+    found = np.load("f.npz")
+    assert json.loads(found["about"].item())["encoder"] == load(source).digest()
+    images = [flat / name for name in found["files"].tolist()]
+    with torch.inference_mode():
+        encoder = load(source)
+        expected = encoder(encoder.transform(images))
+    torch.testing.assert_close(torch.tensor(found["features"]), expected)
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("timm:resnet10t@nowhere.pth", "there is no file nowhere.pth"),
+        ("timm:resnet10@r10.safetensors", "there is no encoder 'resnet10'"),
+        ("timm:resnet18@r10.safetensors", "r10.safetensors does not fit ResNet"),
+        ("local-dir:nowhere", "local-dir:nowhere cannot be read"),
+    ],
+)
+@pytest.mark.usefixtures("published", "flat")
+def test_an_encoder_that_timm_cannot_build_is_one_sentence(command, source, sentence):
+    assert_refused(command, ("embed", source, "--data", "flat", "--out", "f.npz"), sentence)

@@ -28,6 +28,7 @@ from smi.inference.verify_export import sample_photographs
 from smi.nn import create_encoder
 from smi.nn.encoders import SMALL_RESNET_ARGUMENTS
 from smi.runs.checkpoint import save_encoder
+from smi.runs.encoder import source_path
 
 TESTS = Path(__file__).parents[1]
 SMI = Path(sys.executable).with_name("smi")
@@ -568,3 +569,54 @@ def test_an_unknown_format_lists_the_formats():
         match="there is no format 'gguf': choose one of safetensors, timm, torchvision, onnx",
     ):
         export("runs/mine", to="gguf")
+
+
+# ------------------------------------------------------------------------------ encoders of timm
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("to", ["safetensors", "timm", "onnx"])
+def test_an_encoder_of_timm_is_exported_into_the_working_directory(published, to, capsys):
+    out = export(published["folder"], to=to)
+    assert out == Path(f"{source_path(published['folder'])}-export") / to
+    assert out.parent.name.endswith("-hub-export")
+    *_, difference = capsys.readouterr().out.splitlines()
+    assert difference.endswith("on 16 images of two photographs of scikit-learn")
+    if to == "onnx":
+        return
+    assert smi.load(out).digest() == smi.load(published["folder"]).digest()
+
+
+@pytest.mark.usefixtures("home")
+def test_two_encoders_of_timm_have_their_own_folders(published):
+    first, second = (export(published[kind], to="timm") for kind in ("file", "folder"))
+    assert first.resolve() != second.resolve()
+    assert smi.load(first).image_size != smi.load(second).image_size
+
+
+@pytest.mark.usefixtures("home")
+def test_a_tag_of_timm_is_not_part_of_the_exported_network(published, tmp_path):
+    """The tag names weights, and the exported ones are others."""
+    out = export(published["tag"], to="timm")
+    assert json.loads((out / "config.json").read_text())["architecture"] == "resnet10t"
+    script = (out / "load.py").read_text()
+    assert "resnet10t.c3_in1k" not in script.partition("def load")[2]
+    assert smi.load(out).settings["name"] == "resnet10t.c3_in1k"
+    again = timm.create_model(f"local-dir:{out.resolve()}", pretrained=True, num_classes=0)
+    assert_same(again, out, smi.load(out).image_size)
+
+
+def test_a_tagged_resnet_is_exported_for_torchvision(tmp_path):
+    source = encoder_file(tmp_path, "resnet18.a1_in1k", 48, stem="standard")
+    out = export(source, to="torchvision")
+    model = torchvision.models.resnet18()
+    model.fc = torch.nn.Identity()
+    model.load_state_dict(torch.load(out / "model.pth", weights_only=True))
+    assert_same(model, source, 48)
+
+
+@pytest.mark.usefixtures("home")
+def test_a_network_that_torchvision_lacks_is_refused(published):
+    with pytest.raises(UserError, match="torchvision has no resnet10t with the same parameter"):
+        export(published["file"], to="torchvision")
+    assert not list(Path(".").glob("*-export"))

@@ -301,3 +301,12 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(command, encoder, flat, argum
 def test_a_wrong_output_is_reported_first(flat):
     with pytest.raises(UserError, match="must end"):
         neighbours("no-run-is-looked-for", data=flat, queries=["x.png"], out="sheet.gif")
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_an_encoder_of_timm(published, flat, command, kind):
+    source = published[kind]
+    arguments = ("--data", "flat", "--query", "flat/03.png", "--k", "2", "--num-workers", "1")
+    code, out, err = command("neighbours", source, *arguments)
+    assert code == 0, err
+    assert out.splitlines()[-1] == f"neighbours.png: 1 × 2 of 23 images, by {source}"

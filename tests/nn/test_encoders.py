@@ -1,9 +1,13 @@
+import copy
+import sys
+
 import pytest
 import torch
 from torch import nn
 
 from smi.errors import UserError
 from smi.nn import Encoder, create_encoder
+from smi.nn.encoders import is_import_path, require_timm_name
 
 
 class Flat(nn.Module):
@@ -142,3 +146,158 @@ def test_mistakes_are_sentences(name, arguments, sentence):
     with pytest.raises(UserError, match=sentence) as caught:
         create_encoder(name, image_size=32, **arguments)
     assert "\n" not in str(caught.value)
+
+
+# ------------------------------------------------------------------------------- names with a tag
+
+
+def test_a_name_with_a_tag_is_the_same_network():
+    torch.manual_seed(5)
+    tagged = create_encoder("test_resnet.r160_in1k", image_size=32)
+    torch.manual_seed(5)
+    plain = create_encoder("test_resnet", image_size=32)
+    assert tagged.network.conv1.kernel_size == (3, 3)
+    assert isinstance(tagged.network.maxpool, nn.Identity)
+    x = torch.randn(2, 3, 32, 32)
+    assert torch.equal(tagged.eval()(x), plain.eval()(x))
+
+
+def test_a_transformer_with_a_tag_takes_small_images():
+    encoder = create_encoder("vit_tiny_patch16_224.augreg_in21k", image_size=32)
+    assert encoder(torch.randn(2, 3, 24, 24)).shape == (2, 192)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "resnet18.a1_in1",
+            r"timm has no weights 'resnet18.a1_in1': did you mean resnet18.a1_in1k",
+        ),
+        ("test_resnet.none", r"timm has no weights 'test_resnet.none': .*r160_in1k"),
+        ("test_mambaout.none", "timm has no weights 'test_mambaout.none': it has no tags"),
+    ],
+)
+def test_an_unknown_tag_is_a_sentence(name, sentence):
+    with pytest.raises(UserError, match=sentence) as caught:
+        create_encoder(name, image_size=32)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("resnet18", False),
+        ("resnet-small", False),
+        ("resnet18.a1_in1k", False),
+        ("resnet18.wrong", False),
+        ("mine.Net", True),
+        ("support.homemade.Net", True),
+        ("resnet18.models.Net", True),
+    ],
+)
+def test_import_paths_and_names_of_timm(name, expected):
+    assert is_import_path(name) is expected
+
+
+def test_an_import_path_works_without_timm(monkeypatch):
+    """It takes seconds to import."""
+    monkeypatch.setitem(sys.modules, "timm", None)
+    assert create_encoder("support.homemade.Net", image_size=8, width=5).dim == 5
+
+
+def test_names_that_timm_does_not_have():
+    for name in ("resnet18", "resnet-small", "resnet18.any_tag"):
+        require_timm_name(name)
+    with pytest.raises(UserError, match="there is no encoder 'resnett18': did you mean resnet18"):
+        require_timm_name("resnett18")
+
+
+# -------------------------------------------------------------------------- batch norm statistics
+
+
+class Parent(nn.Module):
+    """Hold an encoder and a batch norm of its own, as methods do."""
+
+    def __init__(self, encoder: Encoder):
+        super().__init__()
+        self.encoder = encoder
+        self.projector = nn.Sequential(nn.Linear(encoder.dim, 4), nn.BatchNorm1d(4))
+
+    def forward(self, x):
+        return self.projector(self.encoder(x))
+
+
+@pytest.fixture
+def trained() -> Encoder:
+    """Return an encoder whose batch norms have other statistics than any batch."""
+    encoder = create_encoder("support.homemade.Net", image_size=8)
+    nn.init.normal_(encoder.network.norm.running_mean)
+    nn.init.uniform_(encoder.network.norm.running_var, 0.5, 2)
+    return encoder
+
+
+def statistics(encoder: Encoder) -> dict[str, torch.Tensor]:
+    return {name: buffer.clone() for name, buffer in encoder.named_buffers()}
+
+
+def assert_kept(encoder: Encoder, x: torch.Tensor) -> None:
+    """Assert that training uses and keeps the statistics, and trains weights and biases."""
+    before = statistics(encoder)
+    assert before
+    assert encoder.training
+    h = encoder(x)
+    for name, buffer in encoder.named_buffers():
+        assert torch.equal(buffer, before[name]), name
+    h.square().sum().backward()
+    for norm in encoder.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            assert norm.weight.grad.abs().sum() > 0
+            assert norm.bias.grad.abs().sum() > 0
+    encoder.zero_grad()
+    with torch.no_grad():
+        modes = [part.training for part in encoder.modules()]
+        assert torch.equal(encoder.eval()(x), h)
+    encoder.train()
+    assert [part.training for part in encoder.modules()] == modes
+
+
+def test_kept_statistics(trained):
+    x = torch.randn(6, 3, 8, 8)
+    trained.keep_statistics = True
+    trained.train()
+    assert trained.network.drop.training
+    assert_kept(trained, x)
+
+
+def test_statistics_are_updated_unless_they_are_kept(trained):
+    x = torch.randn(6, 3, 8, 8)
+    before = statistics(trained)
+    h = trained(x)
+    assert not torch.equal(trained.network.norm.running_mean, before["network.norm.running_mean"])
+    assert trained.network.norm.num_batches_tracked == 1
+    assert not torch.equal(trained.eval()(x), h)
+
+
+def test_kept_statistics_survive_copies_and_switches_of_a_parent(trained):
+    x = torch.randn(6, 3, 8, 8)
+    trained.keep_statistics = True
+    parent = Parent(trained)
+    for mode in (True, False, True):
+        parent.train(mode)
+        assert parent.projector[1].training is mode
+        assert not parent.encoder.network.norm.training
+    assert_kept(parent.encoder, x)
+    teacher = copy.deepcopy(parent)
+    assert teacher.encoder.keep_statistics
+    assert_kept(teacher.train().encoder, x)
+    mean = teacher.projector[1].running_mean.clone()
+    teacher(x)
+    assert not torch.equal(teacher.projector[1].running_mean, mean)
+
+
+def test_kept_statistics_of_networks_of_timm():
+    """Their batch norms may be subclasses with an activation inside."""
+    encoder = create_encoder("test_efficientnet", image_size=64)
+    encoder.keep_statistics = True
+    assert_kept(encoder.train(), torch.randn(3, 3, 64, 64))

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 from smi.pages import (
+    Cloud,
     Document,
     Gallery,
     Link,
     Links,
     Picture,
     Plot,
+    Sample,
     TableBlock,
     Text,
     Tile,
@@ -121,6 +123,14 @@ def test_nothing_comes_from_elsewhere(plain):
 def test_a_picture_that_is_shown_often_is_stored_once():
     rows = [("", [Tile(PIXEL, "a"), Tile(PIXEL, "b")])] * 9
     assert one_tab(Gallery("g", rows)).count(PIXEL.split(",")[1]) == 1
+
+
+def test_galleries_and_clouds_side_by_side():
+    rows = [("a", [Tile(PIXEL, "a")]), ("b", [Tile(PIXEL, "b")])]
+    assert 'class="gallery beside"' in one_tab(Gallery("g", rows, side_by_side=True))
+    cloud = Cloud("t", "s", [[0, 0, 0]], half=True)
+    document = Document("t", "", {"a": [cloud]}, {"s": Sample(["x"], [PIXEL])})
+    assert '<figure class="half"' in page(document)
 
 
 @pytest.mark.parametrize(

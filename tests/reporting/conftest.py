@@ -60,3 +60,21 @@ def runs(compared, tmp_path):
         shutil.copytree(compared / "runs" / method / "seed-0", tmp_path / method)
         for method in ("SMI", "BarlowTwins")
     ]
+
+
+@pytest.fixture(scope="session")
+def adapted_once(compared, tmp_path_factory):
+    """A run that starts from the weights of another run and keeps its best encoder, evaluated."""
+    folder = tmp_path_factory.mktemp("adapted") / "adapted"
+    start = {"init.source": str(compared / "runs" / "SMI" / "seed-0"), "select": "best"}
+    start["data.validation"] = 0.2
+    smi.pretrain("digits", out=folder, overrides=SETTINGS | start)
+    evaluate([folder], floors=True)
+    report([folder], folder.parent / "report.html")  # portraits are saved from here on
+    return folder
+
+
+@pytest.fixture
+def adapted(adapted_once, tmp_path):
+    """A copy of the run that started from weights, which may be changed."""
+    return shutil.copytree(adapted_once, tmp_path / "adapted")

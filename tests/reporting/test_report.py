@@ -1,6 +1,5 @@
 """Reports from the folders of runs to the page: all parts, missing parts, and comparisons."""
 
-import html
 import json
 import re
 import shutil
@@ -13,6 +12,7 @@ import yaml
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from reporting.read_page import read_data, read_missing, read_titles
 from smi.device import Runtime
 from smi.errors import UserError
 from smi.evaluation.evaluate import evaluate
@@ -22,21 +22,6 @@ from smi.reporting.report import report
 from smi.reporting.runs import find_runs
 
 ONE_WORKER = Runtime(num_workers=1)
-
-
-def read_data(page):
-    return json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
-
-
-def read_titles(page):
-    titles = re.findall(r"<h3>(.*?)</h3>|<caption>(.*?)</caption>", page)
-    return [heading or caption for heading, caption in titles]
-
-
-def read_missing(page):
-    """Return the sentences that say why something is missing, without markup."""
-    sentences = re.findall(r'<p class="missing">(.*?)</p>', page, re.DOTALL)
-    return [html.unescape(re.sub(r"<[^>]+>", "", sentence)) for sentence in sentences]
 
 
 def test_a_report_of_two_runs_has_every_part(runs, tmp_path, capsys):

@@ -7,10 +7,16 @@ import pytest
 import torch
 import yaml
 
-from smi.comparison.comparison import Comparison
+from smi.comparison.comparison import Comparison, OffTheShelf
 from smi.evaluation.results import Result, Score
 from smi.reporting.data_urls import picture_url
-from smi.reporting.run_blocks import as_sentence, comparison_plot, join_words, training_seconds
+from smi.reporting.run_blocks import (
+    as_sentence,
+    comparison_plot,
+    join_words,
+    runs_table,
+    training_seconds,
+)
 from smi.runs.run import Run
 from support.comparisons import make_sweep
 
@@ -46,6 +52,30 @@ def test_the_training_time_is_the_sum_over_logged_speeds(tmp_path):
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert training_seconds(Run(tmp_path)) == pytest.approx(4 * 10 / 20 + 3 * 10 / 5)
+
+
+def test_runs_without_labels_have_no_column_of_knn(tmp_path):
+    sections = {name: {} for name in ("data", "views", "encoder", "method")}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(sections | {"batch_size": 10}))
+    runs = {"SMI": Run(tmp_path)}
+    for probe, has_knn in (({"retrieval": 0.5}, False), ({"knn": 0.5}, True)):
+        line = json.dumps({"step": 4, "epoch": 1, "probe": probe})
+        (tmp_path / "metrics.jsonl").write_text(f"{line}\n")
+        assert ("kNN" in runs_table(runs).table.headers) is has_knn
+
+
+def test_the_figure_of_a_comparison_describes_gains_over_a_start():
+    comparison = make_sweep((0.001, 0.1))
+    caption = comparison_plot(comparison).layout.meta["caption"]
+    assert "Left: scores. Right: differences to " in caption
+    start = OffTheShelf("timm", "resnet18", "0")
+    for rows, words in (
+        (comparison.rows, ("Middle: differences to ", "Right: gains over")),
+        (comparison.rows[:1], ("Left: scores. Right: gains over",)),
+    ):
+        changed = replace(comparison, rows=rows, off_the_shelf=start)
+        caption = comparison_plot(changed).layout.meta["caption"]
+        assert all(word in caption for word in words)
 
 
 @pytest.mark.parametrize(("side", "kind"), [(8, "png"), (16, "png"), (17, "webp"), (200, "webp")])

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
 from safetensors.torch import save_file
+from timm.models._hub import save_for_hf
 
 import smi
 from smi.data import load as load_images
@@ -18,7 +20,7 @@ from smi.errors import UserError
 from smi.evaluation import extract
 from smi.nn import create_encoder
 from smi.runs.checkpoint import save_encoder
-from smi.runs.encoder import Pretrained
+from smi.runs.encoder import Pretrained, has_header, read_weights, source_path
 
 HEADER = {
     "encoder": {"name": "support.homemade.Net"},
@@ -283,3 +285,112 @@ def test_the_root_of_datasets_is_not_published_with_the_encoder(run: Path, tmp_p
     assert "secret" not in json.dumps([encoder.about, encoder.origin()])
     encoder.about["data"] = "/home/someone/secret"
     assert "secret" not in json.dumps(encoder.origin())
+
+
+# ------------------------------------------------------------------- networks and files of timm
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """Write weights of a small ResNet with a classifier, as others publish them."""
+    network = timm.create_model("test_resnet", num_classes=3)
+    torch.nn.init.normal_(network.bn1.running_mean)
+    path = tmp_path / "weights.pth"
+    torch.save({"state_dict": network.state_dict(), "epoch": 9}, path)
+    return path
+
+
+def test_a_network_of_timm_with_the_weights_of_a_file(published, pictures, capsys):
+    encoder = smi.load(f"timm:test_resnet.r160_in1k@{published}")
+    note = f"the classifier of {published} is dropped (fc.weight, fc.bias)"
+    assert note in "".join(capsys.readouterr())
+    assert not encoder.training
+    network = timm.create_model("test_resnet", num_classes=3).eval()
+    network.load_state_dict(torch.load(published, weights_only=True)["state_dict"])
+    network.reset_classifier(0)
+    x = encoder.transform(pictures)
+    assert x.shape == (5, 3, 160, 160)
+    with torch.inference_mode():
+        assert torch.equal(encoder(x), network(x))
+    assert (encoder.mean, encoder.std) == ((0.5,) * 3, (0.5,) * 3)
+    assert (encoder.image_size, encoder.resolution) == (160, 183)
+    assert encoder.settings == {"name": "test_resnet.r160_in1k"}
+    assert (encoder.about, encoder.origin(), encoder.off_the_shelf()) == ({}, {}, None)
+    assert encoder.digest() == smi.load(f"timm:test_resnet.r160_in1k@{published}").digest()
+    assert encoder.untrained().digest() != encoder.digest()
+
+
+def test_the_transform_has_the_input_of_the_weights(tmp_path):
+    network = timm.create_model("test_resnet", num_classes=3)
+    save_for_hf(network, tmp_path / "saved", safe_serialization=True)
+    path = tmp_path / "saved" / "config.json"
+    config = json.loads(path.read_text())
+    config["pretrained_cfg"] |= {
+        "mean": [0.1, 0.2, 0.3],
+        "std": [0.4, 0.5, 0.8],
+        "input_size": [3, 112, 112],
+    }
+    path.write_text(json.dumps(config))
+    encoder = smi.load(f"local-dir:{tmp_path / 'saved'}")
+    assert (encoder.image_size, encoder.resolution) == (112, 128)
+    assert torch.equal(encoder.network.conv1[0].weight, network.conv1[0].weight)
+    pixels = torch.full((1, 3, 128, 128), 51, dtype=torch.uint8)
+    x = encoder.transform(pixels)
+    assert x.shape == (1, 3, 112, 112)
+    expected = (torch.tensor([0.2] * 3) - torch.tensor([0.1, 0.2, 0.3])) / torch.tensor(
+        [0.4, 0.5, 0.8]
+    )
+    torch.testing.assert_close(x, expected.view(1, 3, 1, 1).expand_as(x))
+    assert encoder(x).shape == (1, encoder.dim)
+
+
+def test_published_weights_have_no_student(published, tmp_path):
+    save_for_hf(timm.create_model("test_resnet"), tmp_path / "saved", safe_serialization=True)
+    for source in (f"timm:test_resnet@{published}", f"local-dir:{tmp_path / 'saved'}"):
+        with pytest.raises(UserError, match="is one encoder, without a student beside it"):
+            smi.load(source, student=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("timm:resnet81", "there is no encoder 'resnet81': did you mean resnet"),
+        ("timm:resnet18.a1_in1", "did you mean resnet18.a1_in1k?"),
+        ("timm:test_resnet@nowhere.pth", "there is no file nowhere.pth"),
+        ("timm:test_vit@weights.pth", "weights.pth does not fit VisionTransformer: "),
+        ("timm:support.homemade.Net@weights.pth", "timm does not know the input of timm:support"),
+        ("timm:test_resnet@config.yaml", "config.yaml holds no weights"),
+        ("local-dir:nowhere", "local-dir:nowhere cannot be read: Config file not found"),
+    ],
+)
+def test_mistakes_in_names_of_timm_are_sentences(source, says, published, monkeypatch):
+    monkeypatch.chdir(published.parent)
+    Path("config.yaml").write_text("epochs: 3")
+    with pytest.raises(UserError) as caught:
+        smi.load(source)
+    assert says in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_the_path_of_a_source(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert source_path("~/mine") == tmp_path / "mine"
+    assert source_path(tmp_path / "a b") == tmp_path / "a b"
+    assert source_path("timm:resnet18.a1_in1k") == Path("timm-resnet18.a1_in1k")
+    assert source_path("timm:resnet18@a b/c.pth") == Path("timm-resnet18-a-b-c.pth")
+    assert source_path("hf-hub:org/name@v1") == Path("hf-hub-org-name-v1")
+
+
+def test_which_files_name_their_network(file, published, tmp_path):
+    assert has_header(file)
+    save_file({"weight": torch.zeros(2)}, tmp_path / "foreign.safetensors", {"format": "pt"})
+    for path in (published, tmp_path / "foreign.safetensors", tmp_path / "nowhere.safetensors"):
+        assert not has_header(path)
+    weights, about = read_weights(file)
+    assert about["resolution"] == 24
+    assert torch.equal(weights["conv.weight"], smi.load(file).network.conv.weight)
+
+
+def test_a_run_without_weights_at_its_start_is_not_off_the_shelf(run):
+    assert smi.load(run).off_the_shelf() is None
+    assert smi.load(run / "encoder.safetensors").off_the_shelf() is None

@@ -27,6 +27,24 @@ def test_validation_images_are_kept_from_training():
     assert len(apart & shown) <= 1  # two of scikit-learn's digits may be alike to the pixel
 
 
+def test_without_labels_views_of_held_out_images_are_retrieved(tmp_path, monkeypatch):
+    monkeypatch.setenv("SMI_CACHE", str(tmp_path / "home"))
+    (tmp_path / "flat").mkdir()
+    for i in range(40):
+        pixels = np.random.default_rng(i).integers(0, 256, (3, 3, 3), dtype=np.uint8)
+        Image.fromarray(pixels).resize((20, 20)).save(tmp_path / "flat" / f"{i}.png")
+    overrides = SETTINGS | {"data.images": None, "data.validation": 0.25, "select": "best"}
+    run = smi.pretrain(
+        "cifar10-small", data=tmp_path / "flat", out=tmp_path / "a", overrides=overrides
+    )
+    probes = [line["probe"] for line in run.probes()]
+    assert [probe["images"] for probe in probes] == [10, 10]
+    assert all(0.1 <= probe["retrieval"] <= 1 for probe in probes)
+    assert run.facts.num_images == 30
+    assert "retrieval" in repr(run)
+    assert smi.load(run).about["step"] in (3, 6)
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Return a folder of wide, tall and square files in two classes."""

@@ -8,7 +8,8 @@ DIR/comparison.json, table.md, table.csv, figure.html
 
 Each run is trained in its own process, so that its peak memory can be measured and its command
 repeats it. Under one seed, all methods start from the same encoder and see the same images
-in the same order under the same augmentations.
+in the same order under the same augmentations. If they start from weights that exist, these are
+evaluated once, as a row of their own.
 """
 
 import dataclasses
@@ -25,10 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from smi import __version__
-from smi.comparison.comparison import Comparison, Row, TrainedRun
+from smi.comparison.comparison import Comparison, OffTheShelf, Row, TrainedRun
 from smi.comparison.figure import write_comparison_figure
 from smi.comparison.grid import Grid, GridRun, check_same, plan_grid
 from smi.comparison.loss_time import loss_seconds
+from smi.comparison.off_the_shelf import evaluate_start
 from smi.config.schema import SHORT
 from smi.data import Batches
 from smi.device import (
@@ -169,6 +171,7 @@ def compare(
             sweep=sweep,
             folder=folder,
             arguments=launch.arguments(runtime),
+            device=choose_device(runtime.device),
         )
         _check_grid(grid, runtime)
         runner = ComparisonRunner(
@@ -225,11 +228,10 @@ def _check_images(grid: Grid, runtime: Runtime) -> int:
     probing = dataclasses.replace(config, log=dataclasses.replace(config.log, probe_every=1.0))
     images = Images.open(probing, root=runtime.root, num_workers=runtime.num_workers)
     try:
-        if images.held_out is None:
-            raise UserError(
-                f"methods are compared on labelled images, but {source} has {images.why_not}"
-            )
-        labels = None if images.bank is None else images.bank.labels
+        if images.bank is None:
+            why_not = images.why_not or "no labels"  # without labels, only views can be probed
+            raise UserError(f"methods are compared on labelled images, but {source} has {why_not}")
+        labels = images.bank.labels
         if labels is not None and len(set(labels.tolist())) < 2:
             raise UserError(
                 f"methods are compared by how well they separate classes, but {source} has only "
@@ -274,6 +276,7 @@ class ComparisonRunner:
         self.trained: dict[str, list[TrainedRun]] = {run.row: [] for run in grid.runs}
         self.seconds: dict[str, float] = {}  # of a complete run of each row
         self.loss_ms = self._read_loss_times()
+        self.off_the_shelf: OffTheShelf | None = None
 
     def run(self) -> Comparison:
         """Make the missing runs, and return the comparison of all runs."""
@@ -306,7 +309,7 @@ class ComparisonRunner:
             for name, runs in self.trained.items()
         )
         about = {**self.about, "made": datetime.date.today().isoformat()}
-        return Comparison(rows, self.grid.seeds, self.grid.swept, about)
+        return Comparison(rows, self.grid.seeds, self.grid.swept, about, self.off_the_shelf)
 
     def _write(self) -> None:
         """Write tables and figure."""
@@ -376,6 +379,8 @@ class ComparisonRunner:
             failed=failure,
         )
         self.trained[run.row].append(trained)
+        if results and self.off_the_shelf is None:
+            self.off_the_shelf = evaluate_start(Run(run.folder), results, self.runtime)
         comparable = not self.launch.compiled and self.launch.processes == 1
         if not failure and comparable and run.row not in self.loss_ms:
             self.loss_ms[run.row] = self._measure_loss(run)

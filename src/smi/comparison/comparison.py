@@ -6,7 +6,8 @@ print(comparison.text())
 The interval of a score is Student's 95 % interval over seeds. Differences are taken seed by seed:
 two runs of one seed start from the same encoder and see the images in the same order, so the
 effect of the seed on both cancels. Scores count whole test images, so the interval of a difference
-is never narrower than that rounding alone would make it.
+is never narrower than that rounding alone would make it. Runs that start from weights that exist
+also have a gain over these weights, off the shelf.
 """
 
 import json
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from smi.errors import TrainingError, UserError
-from smi.evaluation.results import Result, Score
+from smi.evaluation.results import OFF_THE_SHELF, TRAINED, Result, Score
 from smi.files import write_json, write_text
 from smi.intervals import interval, paired_interval
 from smi.runs.collect import COMPARISON, locate_run
@@ -149,12 +150,33 @@ class TrainedRun:
 
     def plain(self) -> dict[str, Any]:
         """Return plain values for comparison.json."""
-        scores = [
-            {"stamp": result.stamp, "score": score.name, "value": score.value}
-            for result in self.results
-            for score in result.scores
-        ]
-        return asdict(self) | {"results": scores}
+        return asdict(self) | {"results": _plain_results(self.results)}
+
+
+@dataclass(frozen=True)
+class OffTheShelf:
+    """Hold the scores of the weights that all runs started from, before the first step.
+
+    They have no seeds, so they are evaluated once.
+    """
+
+    source: str  # as config.yaml names the weights
+    network: str
+    digest: str  # of the weights, as in config.yaml
+    results: tuple[Result, ...] = ()
+    failed: str = ""  # the reason why they could not be evaluated
+
+    @property
+    def sentence(self) -> str:
+        """Describe the weights in words."""
+        return (
+            f"{OFF_THE_SHELF}: {self.network} with the weights of {self.source} (digest "
+            f"{self.digest}), before the first step; evaluated once, so without an interval"
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain values for comparison.json."""
+        return asdict(self) | {"results": _plain_results(self.results)}
 
 
 @dataclass(frozen=True)
@@ -205,6 +227,7 @@ class Comparison:
     seeds: tuple[int, ...]
     swept: str | None  # the setting
     about: dict[str, Any]
+    off_the_shelf: OffTheShelf | None = None  # None: runs from scratch
 
     @classmethod
     def read(cls, folder: Path) -> "Comparison":
@@ -221,13 +244,14 @@ class Comparison:
                 protocols[stamp] = protocol, sentence
             rows = tuple(_read_row(folder, row, protocols) for row in document.pop("rows"))
             seeds, swept = tuple(document.pop("seeds")), document.pop("swept")
+            start = _read_off_the_shelf(document.pop("off_the_shelf", None), protocols)
             document.pop("notes")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{path} does not describe a comparison ({error!r}). Run `smi compare` again to "
                 "rewrite it."
             ) from error
-        return cls(rows, seeds, swept, document)
+        return cls(rows, seeds, swept, document, start)
 
     def write(self, folder: Path) -> None:
         """Write comparison.json, table.md and table.csv."""
@@ -263,14 +287,8 @@ class Comparison:
 
     def values(self, row: Row, column: Column) -> dict[int, float]:
         """Return the scores of a row by seed."""
-        stamp, name = column
-        return {
-            run.seed: score.value
-            for run in row.runs
-            for result in run.results
-            for score in result.scores
-            if (result.stamp, score.name) == (stamp, name)
-        }
+        scores = {run.seed: _scores(run.results) for run in row.runs}
+        return {seed: values[column] for seed, values in scores.items() if column in values}
 
     def score(self, row: Row, column: Column) -> Estimate | None:
         """Return the mean score of a row."""
@@ -282,6 +300,20 @@ class Comparison:
         return Estimate.of_differences(
             self.values(row, column), self.values(self.rows[0], column), step
         )
+
+    def start_score(self, column: Column) -> float | None:
+        """Return the score of the weights off the shelf; None for runs from scratch."""
+        results = self.off_the_shelf.results if self.off_the_shelf else ()
+        return _scores(results).get(column)
+
+    def gain(self, row: Row, column: Column) -> Estimate | None:
+        """Return the mean difference of a row to the weights off the shelf, over its seeds."""
+        start = self.start_score(column)
+        if start is None:
+            return None
+        values = self.values(row, column)
+        step = step_of(self.protocols[column[0]])
+        return Estimate.of_differences(values, dict.fromkeys(values, start), step)
 
     @property
     def failed(self) -> list[tuple[str, TrainedRun]]:
@@ -310,32 +342,54 @@ class Comparison:
 
     def csv(self) -> str:
         """Format one line per row: scores between 0 and 1, milliseconds and MB."""
-        return Table.of([], [], records=[self._record(row) for row in self.rows]).csv()
+        records = [self._record(row) for row in self.rows]
+        if self.off_the_shelf:
+            records.append(self._start_record())
+        return Table.of([], [], records=records).csv()
 
     def tables(self) -> list[Table]:
-        """Return a table of scores and costs, then one of differences if there are several rows."""
-        names = self._column_names()
+        """Return a table of scores and costs, then those of differences and of gains.
+
+        One row has no differences, and runs from scratch have no gains.
+        """
+        tables = [self._score_table()]
+        if len(self.rows) > 1 and self.columns:
+            title = f"Differences to {self.rows[0].name} in percentage points, paired by seed"
+            tables.append(self._points_table(self.rows[1:], self.difference, title))
+        if self.off_the_shelf and self.columns:
+            title = f"Gains over {OFF_THE_SHELF} in percentage points"
+            if len(self.seeds) > 1:
+                title += f", mean and 95 % interval over {len(self.seeds)} seeds"
+            tables.append(self._points_table(self.rows, self.gain, title))
+        return tables
+
+    def _score_table(self) -> Table:
+        """Return a table of scores and costs."""
         interval_title = " and 95 % interval" if len(self.seeds) > 1 else ""
         seeds = f"{len(self.seeds)} seed{'s' if len(self.seeds) > 1 else ''}"
-        scores = Table.of(
-            ["", *names, "ms/step", "loss", "peak MB"],
-            [
-                [row.name, *(_score_cell(self.score(row, c)) for c in self.columns), *row.costs]
-                for row in self.rows
-            ],
+        rows = [
+            [row.name, *(_score_cell(self.score(row, c)) for c in self.columns), *row.costs]
+            for row in self.rows
+        ]
+        if self.off_the_shelf:
+            scores = [self.start_score(column) for column in self.columns]
+            cells = [NONE if score is None else f"{score:.1%}" for score in scores]
+            rows.append([OFF_THE_SHELF, *cells, NONE, NONE, NONE])
+        return Table.of(
+            ["", *self._column_names(), "ms/step", "loss", "peak MB"],
+            rows,
             title=f"Mean{interval_title} over {seeds}{', as published' if self.published else ''}",
         )
-        if len(self.rows) < 2 or not names:
-            return [scores]
-        differences = Table.of(
-            ["", *names],
-            [
-                [row.name, *(_points_cell(self.difference(row, c)) for c in self.columns)]
-                for row in self.rows[1:]
-            ],
-            title=f"Differences to {self.rows[0].name} in percentage points, paired by seed",
-        )
-        return [scores, differences]
+
+    def _points_table(
+        self, rows: Sequence[Row], estimate: Callable[[Row, Column], Estimate | None], title: str
+    ) -> Table:
+        """Return a table of differences in percentage points."""
+        cells = [
+            [row.name, *(_points_cell(estimate(row, column)) for column in self.columns)]
+            for row in rows
+        ]
+        return Table.of(["", *self._column_names()], cells, title=title)
 
     def notes(self) -> list[str]:
         """Return sentences about protocols, costs and caveats, to stand beneath the tables."""
@@ -344,10 +398,13 @@ class Comparison:
             for stamp, r in self.protocols.items()
         ]
         settings = PUBLISHED_NOTE if self.published else IDENTICAL_NOTE
-        return [printable(line) for line in (settings, *protocols, COST_NOTE, *self._caveats())]
+        start = [self.off_the_shelf.sentence] if self.off_the_shelf else []
+        lines = (settings, *start, *protocols, COST_NOTE, *self._caveats())
+        return [printable(line) for line in lines]
 
     def plain(self) -> dict[str, Any]:
         """Return everything as plain values, for comparison.json."""
+        start = {"off_the_shelf": self.off_the_shelf.plain()} if self.off_the_shelf else {}
         return self.about | {
             "seeds": list(self.seeds),
             "swept": self.swept,
@@ -356,6 +413,7 @@ class Comparison:
                 for stamp, r in self.protocols.items()
             ],
             "rows": [self._plain_row(row) for row in self.rows],
+            **start,
             "notes": list(self._caveats()),
         }
 
@@ -369,6 +427,8 @@ class Comparison:
             yield "one seed: there are no intervals, and a difference may be due to chance"
         for name, run in self.failed:
             yield f"failed: {name}, seed {run.seed}: {run.failed}"
+        if self.off_the_shelf and self.off_the_shelf.failed:
+            yield f"failed: {OFF_THE_SHELF}: {self.off_the_shelf.failed}"
         for row in self.rows:
             for run in row.runs:
                 if run.halved:
@@ -413,6 +473,10 @@ class Comparison:
             mean, low, high = _numbers(self.difference(row, column))
             record[f"{name} difference"] = mean
             record |= {f"{name} difference low": low, f"{name} difference high": high}
+            if self.off_the_shelf:
+                mean, low, high = _numbers(self.gain(row, column))
+                record[f"{name} gain"] = mean
+                record |= {f"{name} gain low": low, f"{name} gain high": high}
         return record | {
             "step ms": row.step_ms,
             "loss ms": row.loss_ms,
@@ -421,14 +485,22 @@ class Comparison:
             "failed": sum(bool(run.failed) for run in row.runs),
         }
 
+    def _start_record(self) -> dict[str, Any]:
+        """Return the scores of the weights off the shelf by column of table.csv."""
+        names = zip(self._column_names(), self.columns, strict=True)
+        scores = {f"{name} mean": self.start_score(column) for name, column in names}
+        return {"name": OFF_THE_SHELF, **scores}
+
     def _plain_row(self, row: Row) -> dict[str, Any]:
         """Return the entry of a row in comparison.json."""
+        gains = {"gains": self._plain_estimates(row, self.gain)} if self.off_the_shelf else {}
         return {
             "name": row.name,
             "method": row.method,
             "value": row.value,
             "scores": self._plain_estimates(row, self.score),
             "differences": self._plain_estimates(row, self.difference),
+            **gains,
             "step_ms": row.step_ms,
             "loss_ms": row.loss_ms,
             "loss_share": row.loss_share,
@@ -454,16 +526,51 @@ def _read_row(
     """Rebuild a row from its entry in comparison.json."""
     runs = []
     for run in row["runs"]:
-        scores: dict[str, list[Score]] = {}
-        for score in run["results"]:
-            scores.setdefault(score["stamp"], []).append(Score(score["score"], score["value"]))
-        results = tuple(
-            Result(protocols[stamp][0], "encoder", {}, tuple(values), protocols[stamp][1])
-            for stamp, values in scores.items()
-        )
+        results = _read_results(run["results"], TRAINED, protocols)
         run_folder = str(locate_run(folder, run["folder"]))
         runs.append(TrainedRun(**dict(run) | {"folder": run_folder, "results": results}))
     return Row(row["method"], row["value"], row["name"], tuple(runs), row["loss_ms"])
+
+
+def _read_off_the_shelf(
+    start: Mapping[str, Any] | None, protocols: Mapping[str, tuple[dict[str, Any], str]]
+) -> OffTheShelf | None:
+    """Rebuild the weights off the shelf from their entry in comparison.json."""
+    if start is None:
+        return None
+    results = _read_results(start["results"], OFF_THE_SHELF, protocols)
+    return OffTheShelf(**dict(start) | {"results": results})
+
+
+def _read_results(
+    entries: Sequence[Mapping[str, Any]],
+    subject: str,
+    protocols: Mapping[str, tuple[dict[str, Any], str]],
+) -> tuple[Result, ...]:
+    """Rebuild results from the scores in comparison.json, one result for each protocol."""
+    scores: dict[str, list[Score]] = {}
+    for entry in entries:
+        scores.setdefault(entry["stamp"], []).append(Score(entry["score"], entry["value"]))
+    return tuple(
+        Result(protocols[stamp][0], subject, {}, tuple(values), protocols[stamp][1])
+        for stamp, values in scores.items()
+    )
+
+
+def _plain_results(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Return the scores of results as plain values for comparison.json."""
+    return [
+        {"stamp": result.stamp, "score": score.name, "value": score.value}
+        for result in results
+        for score in result.scores
+    ]
+
+
+def _scores(results: Sequence[Result]) -> dict[Column, float]:
+    """Return the scores of results by column."""
+    return {
+        (result.stamp, score.name): score.value for result in results for score in result.scores
+    }
 
 
 def _numbers(value: Estimate | None) -> tuple[float | None, float | None, float | None]:

@@ -1,12 +1,16 @@
-"""Draw a comparison: scores with intervals, differences to the first row, time and memory."""
+"""Draw a comparison: scores with intervals, differences to the first row, time and memory.
+
+Runs that start from weights that exist also have panels of their gains over these weights.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from smi.comparison.comparison import Column, Comparison, Estimate, Row
+from smi.evaluation.results import OFF_THE_SHELF
 from smi.figures.style import (
     AXIS,
     FONT,
@@ -29,6 +33,7 @@ from smi.terminal import printable
 WIDE_WIDTH = 900  # pixels of a page
 ROW_HEIGHT = 30  # pixels of a row in a list
 PANEL_HEIGHT = 250  # pixels of a panel with curves
+REFERENCE_LINE = {"color": INK, "width": 1, "dash": "dot"}
 
 
 def write_comparison_figure(comparison: Comparison, path: Path) -> None:
@@ -41,17 +46,21 @@ def write_comparison_figure(comparison: Comparison, path: Path) -> None:
 def draw_comparison(comparison: Comparison, *, costs: bool = True) -> Any:
     """Return a plotly figure: scores on the left, differences on the right, costs at the bottom.
 
-    Methods differ by symbol and dash as well as by colour.
+    Gains over the weights off the shelf, if there are any, stand right of the differences. Methods
+    differ by symbol and dash as well as by colour.
     costs: add panels of time and memory.
     """
     return ComparisonFigure(comparison, costs=costs).draw()
+
+
+PanelKind = Literal["score", "difference", "gain", "time", "memory"]
 
 
 @dataclass(frozen=True)
 class Panel:
     """Describe one panel and its place in the figure, counted from 1."""
 
-    kind: Literal["score", "difference", "time", "memory"]
+    kind: PanelKind
     column: Column | None
     row: int
     col: int
@@ -67,14 +76,20 @@ class ComparisonFigure:
 
     def __init__(self, comparison: Comparison, *, costs: bool):
         self.comparison = comparison
-        self.num_columns = 1 if len(comparison.rows) < 2 else 2
+        self.kinds: list[PanelKind] = ["score"]  # of each score, from left to right
+        if len(comparison.rows) > 1:
+            self.kinds.append("difference")
+        if comparison.off_the_shelf:
+            self.kinds.append("gain")
+        self.num_columns = len(self.kinds)
         self.panels = self._arrange(costs)
         self.names = [_row_label(row) for row in comparison.rows]
+        self.score_names = [*self.names, *([OFF_THE_SHELF] if comparison.off_the_shelf else [])]
         self.looks: dict[str, Look] = looks_by_method(
             {row.method: row.method for row in comparison.rows}
         )
         self.width = WIDE_WIDTH
-        longest = max(len(part) for name in self.names for part in name.split("<br>"))
+        longest = max(len(part) for name in self.score_names for part in name.split("<br>"))
         self.left = max(LEFT, 14 + round(7.2 * longest))
 
     def draw(self) -> Any:
@@ -94,11 +109,9 @@ class ComparisonFigure:
 
     def _arrange(self, costs: bool) -> list[Panel]:
         """Return the panels from left to right and from top to bottom."""
-        kinds: list[tuple[Literal["score", "difference", "time", "memory"], Column | None]] = []
-        for column in self.comparison.columns:
-            kinds.append(("score", column))
-            if len(self.comparison.rows) > 1:
-                kinds.append(("difference", column))
+        kinds: list[tuple[PanelKind, Column | None]] = [
+            (kind, column) for column in self.comparison.columns for kind in self.kinds
+        ]
         if costs:
             kinds += [("time", None), ("memory", None)]
         return [
@@ -110,12 +123,7 @@ class ComparisonFigure:
         """Create empty panels and return their height in pixels."""
         from plotly.subplots import make_subplots
 
-        list_height = 16 + sum(ROW_HEIGHT + 12 * name.count("<br>") for name in self.names)
-        heights = [
-            PANEL_HEIGHT if self.comparison.swept and panel.column is not None else list_height
-            for panel in self.panels
-            if panel.col == 1
-        ]
+        heights = [self._height(panel) for panel in self.panels if panel.col == 1]
         gap = AXIS + (20 if self.comparison.swept else 6)
         inner_height = sum(heights) + gap * (len(heights) - 1)
         self.figure = make_subplots(
@@ -123,14 +131,32 @@ class ComparisonFigure:
             cols=self.num_columns,
             row_heights=heights,
             vertical_spacing=gap / inner_height if len(heights) > 1 else 0,
+            specs=self._cells(len(heights)),
         )
-        if self.num_columns == 2:  # leave room for the labels of the right column
+        if self.num_columns > 1:  # leave room for the labels of the right columns
             inner_width = self.width - self.left - RIGHT
             between = LEFT if self.comparison.swept else 36
-            half = (inner_width - between) / 2 / inner_width
-            self.figure.update_xaxes(domain=[0, half], col=1)
-            self.figure.update_xaxes(domain=[1 - half, 1], col=2)
+            gaps = between * (self.num_columns - 1)
+            share = (inner_width - gaps) / self.num_columns / inner_width
+            middle = [[(1 - share) / 2, (1 + share) / 2]] if self.num_columns == 3 else []
+            for col, domain in enumerate([[0, share], *middle, [1 - share, 1]], 1):
+                self.figure.update_xaxes(domain=domain, col=col)
         return inner_height
+
+    def _height(self, panel: Panel) -> int:
+        """Return the height of a panel in pixels: curves, or a list of rows."""
+        if self.comparison.swept and panel.column is not None:
+            return PANEL_HEIGHT
+        names = self.names if panel.column is None else self.score_names
+        return 16 + sum(ROW_HEIGHT + 12 * name.count("<br>") for name in names)
+
+    def _cells(self, num_rows: int) -> list[list[dict[str, Any] | None]]:
+        """Return plotly's settings of each cell; None where there is no panel."""
+        places = {(panel.row, panel.col) for panel in self.panels}
+        return [
+            [{} if (row + 1, col + 1) in places else None for col in range(self.num_columns)]
+            for row in range(num_rows)
+        ]
 
     def _finish(self, inner_height: int) -> None:
         """Add legend and caption, and set the margins."""
@@ -157,27 +183,64 @@ class ComparisonFigure:
     # ------------------------------------------------------------------------------ scores
 
     def _draw_scores(self, panel: Panel) -> None:
-        """Draw the scores of all rows, or their differences to the first row."""
+        """Draw the scores of all rows, their differences to the first row, or their gains."""
         column = panel.column
         if column is None:
             return
-        if panel.kind == "score":
-            title = f"{column[1]}, %"
-            estimates = [self.comparison.score(row, column) for row in self.comparison.rows]
-        else:
-            title = f"{column[1]}: difference, points"
-            estimates = [self.comparison.difference(row, column) for row in self.comparison.rows]
-        percentages = [_percentage(estimate) for estimate in estimates]
+        title, estimate = self._estimates(panel.kind, column)
+        percentages = [_percentage(estimate(row, column)) for row in self.comparison.rows]
         if self.comparison.swept:
             self._draw_curves(panel, percentages, title)
         else:
             self._draw_list(panel, percentages, title)
-        if panel.kind == "difference":
-            line = {"color": INK, "width": 1, "dash": "dot"}
-            if self.comparison.swept:
-                self.figure.add_hline(y=0, line=line, **panel.place)
-            else:
-                self.figure.add_vline(x=0, line=line, **panel.place)
+        start = self.comparison.start_score(column)
+        if panel.kind == "score" and start is not None:
+            self._draw_reference(panel, 100 * start)
+            self._draw_start(panel, 100 * start)
+        elif panel.kind != "score":
+            self._draw_reference(panel, 0)
+        if panel.kind == "gain" and start is not None:
+            self._draw_start(panel, 0)
+
+    def _draw_reference(self, panel: Panel, value: float) -> None:
+        """Draw a dotted line through a panel at the value that others are compared with."""
+        if self.comparison.swept:
+            self.figure.add_hline(y=value, line=REFERENCE_LINE, **panel.place)
+        else:
+            self.figure.add_vline(x=value, line=REFERENCE_LINE, **panel.place)
+
+    def _estimates(
+        self, kind: PanelKind, column: Column
+    ) -> tuple[str, Callable[[Row, Column], Estimate | None]]:
+        """Return the title of a panel, and the function that estimates its values."""
+        if kind == "score":
+            return f"{column[1]}, %", self.comparison.score
+        unit = "" if self.num_columns == 3 else ", points"  # there is no room beside three panels
+        if kind == "gain":
+            return f"{column[1]}: gain{unit}", self.comparison.gain
+        return f"{column[1]}: difference{unit}", self.comparison.difference
+
+    def _draw_start(self, panel: Panel, score: float) -> None:
+        """Mark the weights off the shelf at their score, in percent, or at their gain, 0.
+
+        In a sweep the dotted line shows them, and an entry of the legend names it.
+        """
+        place: dict[str, Any] = {"x": [score], "y": [OFF_THE_SHELF], "mode": "markers"}
+        if self.comparison.swept:
+            _, positions = _value_axis(self.comparison.rows)
+            place = {"x": [positions[0]], "y": [score], "mode": "lines"}
+        self.figure.add_scatter(
+            **place,
+            line=REFERENCE_LINE,
+            marker={"color": INK, "symbol": "diamond-open", "size": 9},
+            text=[f"{OFF_THE_SHELF}: {score:.2f}"],
+            hovertemplate="%{text}<extra></extra>",
+            name=OFF_THE_SHELF,
+            legendgroup=OFF_THE_SHELF,
+            showlegend=bool(self.comparison.swept) and panel is self.panels[0],
+            cliponaxis=False,
+            **panel.place,
+        )
 
     def _draw_list(self, panel: Panel, estimates: Sequence[Estimate | None], title: str) -> None:
         """Draw one marker per row, from top to bottom."""
@@ -201,7 +264,7 @@ class ComparisonFigure:
 
     def _list_rows(self, panel: Panel) -> None:
         """Name the rows on the vertical axis of the leftmost panels."""
-        order = self.names[::-1]
+        order = (self.names if panel.column is None else self.score_names)[::-1]
         self.figure.update_yaxes(
             type="category",
             categoryorder="array",
@@ -312,6 +375,11 @@ def _caption(comparison: Comparison) -> str:
         first = comparison.rows[0]
         name = first.name.replace(first.method, display_row_name(first.method), 1)
         sentences.append(f"Differences are to {name}, paired by seed.")
+    if comparison.off_the_shelf:
+        sentences.append(
+            "Gains, in percentage points, are over the weights that all runs started from, "
+            f"{OFF_THE_SHELF} (dotted)."
+        )
     protocols = dict.fromkeys(
         f"{result.protocol['name']} on {printable(result.protocol['data'])}"
         for result in comparison.protocols.values()

@@ -4,16 +4,20 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from smi.config.resolve import resolve
-from smi.config.schema import Config
+from smi.config.schema import SHORT, Config
+from smi.device import choose_device
 from smi.errors import UserError
 from smi.methods import find_method, name_of, settings_of
 from smi.runs.run import Run, is_run
 from smi.terminal import suggest
+from smi.training.configure import CPU_VIEW_SIZE, configure
 
 FAILED_STATUS = "stopped: "  # the status of a failed run begins with this
 
@@ -89,22 +93,34 @@ def plan_grid(
     sweep: str | None,
     folder: Path,
     arguments: Sequence[str] = (),
+    device: torch.device | None = None,
 ) -> Grid:
     """Return the runs of a comparison, refusing settings that cannot be resolved.
 
     arguments: more arguments of `smi pretrain`; they are not part of a configuration.
+    device: of the runs; None is the first available. The size of views may depend on it where a
+    run starts from weights.
     """
     swept, rows = _rows(recipe, overrides, [name_of(name) for name in methods], sweep)
     runs = []
+    started: dict[str, Config] = {}  # by row: reading weights takes time, and seeds share them
     for seed in seeds:
         for name, row in rows.items():
             settings = dict(overrides)
             if row.value is not None:
                 settings[f"method.{swept}"] = row.value
-            config = resolve(recipe, {**settings, "method": row.method, "seed": seed})
-            default = resolve(recipe, {**overrides, "method": row.method, "seed": seed})
+            requested = {**settings, "method": row.method, "seed": seed}
+            config = _draft(recipe, requested)
+            default = _draft(recipe, {**overrides, "method": row.method, "seed": seed})
             # a value that is the default gives the same run as no sweep, so both share a folder
             run_folder = _folder(folder, row.method if config == default else name, seed)
+            if config.init.source is None:
+                config = resolve(recipe, requested)
+            else:
+                if name not in started:
+                    started[name] = _with_start(recipe, requested, run_folder, device)
+                config = replace(started[name], seed=seed)
+                settings = _with_start_settings(settings, config)
             command = (
                 "pretrain",
                 recipe,
@@ -115,19 +131,65 @@ def plan_grid(
                 *_as_arguments(settings),
             )
             runs.append(GridRun(name, row.method, row.value, seed, run_folder, config, command))
+    _check_one_start(runs)
     return Grid(swept, tuple(runs))
 
 
 def check_same(run: GridRun, num_images: int) -> None:
-    """Refuse a folder that holds a run with a different configuration or different images."""
+    """Refuse a folder that holds a run with other weights, settings or images."""
     if not run.status:
         return
+    init = run.config.init
+    digest = (Run(run.folder).config.get("init") or {}).get("digest")
+    if None not in (init.digest, digest) and init.digest != digest:
+        raise UserError(
+            f"{run.name}: {run.folder} started from other weights (digest {digest}) than those of "
+            f"{init.source} now (digest {init.digest}). All runs of a comparison start from the "
+            "same weights: restore them or use another --out."
+        )
     changes = Run(run.folder).differences(run.config, num_images=num_images)
     if changes:
         raise UserError(
             f"{run.name}: {run.folder} was created with a different configuration "
             f"({'; '.join(changes)}). Use the same settings or another --out."
         )
+
+
+# ------------------------------------------------------------------------------ starting weights
+
+
+def _draft(recipe: str, requested: Mapping[str, Any]) -> Config:
+    """Resolve a configuration before its weights are read, which may decide the size of views."""
+    return resolve(recipe, requested, {"views.size": CPU_VIEW_SIZE})
+
+
+def _with_start(
+    recipe: str, requested: Mapping[str, Any], folder: Path, device: torch.device | None
+) -> Config:
+    """Return the configuration of a run that starts from weights, as `smi pretrain` completes it.
+
+    The weights determine the digest, and the network and the input that nobody has chosen.
+    """
+    chosen = choose_device() if device is None else device
+    return configure(recipe, requested, folder=folder, device=chosen).config
+
+
+def _with_start_settings(settings: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    """Name the weights by their path and digest, so that no run starts from others."""
+    others = {key: value for key, value in settings.items() if SHORT.get(key, key) != "init.source"}
+    return {**others, "init.source": config.init.source, "init.digest": config.init.digest}
+
+
+def _check_one_start(runs: Sequence[GridRun]) -> None:
+    """Refuse methods that would start from different weights."""
+    for run in runs[1:]:
+        digests = [some.config.init.digest for some in (runs[0], run)]
+        if digests[0] != digests[1]:
+            raise UserError(
+                f"{runs[0].row} and {run.row} would start from different weights (digests "
+                f"{digests[0]} and {digests[1]}), so they cannot be compared: give all methods the "
+                "same encoder and views.size"
+            )
 
 
 # ------------------------------------------------------------------------------ rows of a sweep
@@ -148,7 +210,7 @@ def _rows(
             continue
         for text in values:
             # resolving turns 0.10 and 0.1 into one value
-            config = resolve(recipe, {**overrides, "method": method, f"method.{key}": text})
+            config = _draft(recipe, {**overrides, "method": method, f"method.{key}": text})
             value = config.method[key]
             if value is None:
                 raise UserError(

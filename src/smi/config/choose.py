@@ -12,11 +12,19 @@ from smi.config.resolve import read_recipe
 from smi.data.folders import FileSet
 from smi.data.sources import resolve_source
 from smi.errors import UserError
+from smi.nn.weights import is_cached
 
 NUM_SAMPLED_FILES = 64  # to estimate the size of the images
 CPU_IMAGES = 50_000  # views of images in all epochs together: about five minutes on two cores
 MIN_IMAGES = 16
+MAX_TINY_SIDE = 16  # pixels
 MIN_STEPS_PER_EPOCH = 8  # with fewer, batch statistics repeat themselves
+
+
+# Small strong networks, whose weights are used if they are in the cache of timm's hub.
+CPU_NETWORK = "tf_efficientnet_lite0.in1k"
+GPU_NETWORK = "resnet50.a1_in1k"
+CPU_ADAPTED_IMAGES = 30_000  # in all epochs together: about five minutes on two cores
 
 
 @dataclass(frozen=True)
@@ -28,21 +36,40 @@ class Choice:
     sentence: str
 
 
-def choose_recipe(source: str, root: str | Path | None, device: torch.device) -> Choice:
-    """Choose a recipe by image size and device; batch size and epochs follow the image count."""
+def choose_recipe(
+    source: str, root: str | Path | None, device: torch.device, *, adapt: bool | None = None
+) -> Choice:
+    """Choose a recipe by image size and device; batch size and epochs follow the image count.
+
+    adapt: start from weights that exist; None does so if they are in the cache of timm's hub, and
+    images are not tiny.
+    """
     images = resolve_source(source, "pretrain", Path(root) if root is not None else None)
     is_folder = isinstance(images, FileSet)
     side = _median_side(images) if isinstance(images, FileSet) else images.parts[0].shape[-1]
     count = len(images)
+    settings: dict[str, Any]
     if count < MIN_IMAGES:
         raise UserError(
             f"{source} has {count} images; "
             f"pretraining compares images with each other and needs {MIN_IMAGES} or more"
         )
     on_cpu = device.type == "cpu"
+    network = CPU_NETWORK if on_cpu else GPU_NETWORK
+    hint = ""
+    if adapt is None and side > MAX_TINY_SIDE:
+        adapt = is_cached(network)
+        hint = f"; `smi pretrain adapt` would start from the weights of {network}, a download"
+    if adapt:
+        settings = {"encoder": network, "batch_size": _batch_size("adapt", count)}
+        if on_cpu:
+            settings["epochs"] = max(3, min(100, round(CPU_ADAPTED_IMAGES / count)))
+        scratch = f"`smi pretrain {_recipe_for(side, on_cpu)}` starts from scratch"
+        sentence = _sentence("adapt", settings, count, side, device)
+        return Choice("adapt", settings, f"{sentence}; {scratch}")
     if source == "imagenet" and not on_cpu:
         recipe = "imagenet"
-        settings: dict[str, Any] = {}
+        settings = {}
     else:
         recipe = _recipe_for(side, on_cpu)
         settings = {"data.images": None}
@@ -53,11 +80,11 @@ def choose_recipe(source: str, root: str | Path | None, device: torch.device) ->
         settings["batch_size"] = _batch_size(recipe, count)
         if on_cpu:
             settings["epochs"] = max(10, min(300, round(CPU_IMAGES / count)))
-    return Choice(recipe, settings, _sentence(recipe, settings, count, side, device))
+    return Choice(recipe, settings, _sentence(recipe, settings, count, side, device) + hint)
 
 
 def _recipe_for(side: float, on_cpu: bool) -> str:
-    if side <= 16:
+    if side <= MAX_TINY_SIDE:
         return "digits"
     if side <= 64:
         return "cifar10-small" if on_cpu else "cifar10"

@@ -107,6 +107,11 @@ def check_config(config: Config) -> None:
         )
     if data.images is not None and data.images < 2:
         raise UserError(f"data.images must be 2 or more, not {data.images}")
+    if config.select == "best" and not (data.validation and config.log.probe_every):
+        raise UserError(
+            "select: best chooses by probes of held-out training images: data.validation and "
+            "log.probe_every must be above 0"
+        )
     warmup = config.optimizer.warmup_epochs
     if warmup >= config.epochs:
         raise UserError(

@@ -308,9 +308,10 @@ class _Space:
     def _grow(self, size: int) -> None:
         fcntl.lockf(self._fd, fcntl.LOCK_EX)
         try:
-            self._next = os.fstat(self._fd).st_size
-            self._end = self._next + size
-            reserve(self._fd, self._next, size)
+            start = os.fstat(self._fd).st_size
+            reserve(self._fd, start, size)
+            self._next = start
+            self._end = start + size
         finally:
             fcntl.lockf(self._fd, fcntl.LOCK_UN)
 

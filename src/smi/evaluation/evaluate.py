@@ -172,7 +172,8 @@ def stored(
 
     for source in as_list(sources):
         path = source_path(source)
-        if not path.exists() and path == expand(source):
+        of_run_or_file = path == expand(source)
+        if of_run_or_file and not path.exists():
             raise UserError(f"there is no run or encoder {path}")
         results = [
             result
@@ -182,7 +183,8 @@ def stored(
             and (data is None or result.protocol["data"] == dataset_label(data))
         ]
         if not results:
-            raise UserError(f"{path} has no such results yet: run `smi evaluate {path}`")
+            given = path if of_run_or_file else source
+            raise UserError(f"{given} has no such results yet: run `smi evaluate {given}`")
         for result in sorted(results, key=sort_key):
             name = row_name(str(source), result.subject, result.encoder)
             rows.setdefault((name, result.encoder["digest"]), []).append(result)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from smi.device import Runtime
 from smi.errors import UserError
-from smi.files import Sources, disk_errors, expand, write_whole
+from smi.files import Sources, as_list, disk_errors, expand, write_whole
 from smi.runs.collect import collect_runs
-from smi.runs.names import dataset_name, name_runs, run_names
-from smi.runs.run import Run
+from smi.runs.names import dataset_name, name_encoders, name_runs, run_names
+from smi.runs.run import Run, is_run
 from smi.terminal import printable, quietly, say, suggest
 
 if TYPE_CHECKING:
@@ -34,17 +34,26 @@ MAX_MAPS = 12
 
 @dataclass(frozen=True)
 class FigureRequest:
-    """Hold the runs that a figure shows, and its options."""
+    """Hold the runs that a figure shows, and its options.
+
+    encoders: sources of encoders without a run, as `smi.load` takes them.
+    """
 
     runs: tuple[Run, ...]
     data: str | None = None
     images: int | None = None
     seed: int = 0
     runtime: Runtime = field(default_factory=Runtime)
+    encoders: tuple[str, ...] = ()
 
     def named_runs(self) -> dict[str, Run]:
         """Return the runs by their display names; a run that is given twice is an error."""
         return name_runs(self.runs)
+
+    def named_encoders(self) -> dict[str, str | Path]:
+        """Return the sources of all encoders by their display names: those of runs come first."""
+        runs = self.named_runs()
+        return {name: run.folder for name, run in runs.items()} | name_encoders(self.encoders, runs)
 
     def root_of(self, run: Run) -> Path | None:
         """Return the folder of named datasets: the requested one, or that of the run."""
@@ -135,11 +144,12 @@ def _statistics(
     """
     from smi.figures.sample import IMAGES_PER_COORDINATE, MAX_IMAGES, feature_blocks
 
-    runs = request.named_runs()
-    encoders = {name: _encoder(request, run) for name, run in runs.items()}
+    encoders = {
+        name: _encoder(request, source) for name, source in request.named_encoders().items()
+    }
     enough = IMAGES_PER_COORDINATE * max(encoder.dim for encoder in encoders.values())
     images = request.images or max(MAX_IMAGES, enough)
-    sample = _sample(replace(request, images=images), runs)
+    sample = _sample(replace(request, images=images))
     measured = {
         name: measure(feature_blocks(encoder, sample)) for name, encoder in encoders.items()
     }
@@ -160,9 +170,10 @@ def _tsne(request: FigureRequest) -> Any:
 def _energy_maps(request: FigureRequest) -> Any:
     from smi.figures.energy_maps import NUM_ROWS, choose_images, energies, energy_maps
 
-    runs = request.named_runs()
-    encoders = {name: _encoder(request, run) for name, run in runs.items()}
-    sample = _sample(request, runs)
+    sample = _sample(request)
+    encoders = {
+        name: _encoder(request, source) for name, source in request.named_encoders().items()
+    }
     resolution = max(encoder.resolution for encoder in encoders.values())
     count = min(request.images or NUM_ROWS, MAX_MAPS)
     images, captions = choose_images(sample, resolution, count)
@@ -215,34 +226,37 @@ def _pairs_of_run(request: FigureRequest, run: Run) -> "tuple[Shape, Pairs, str]
     return shape, pairs, f"{len(images):,} images of {sample.data}, embedded by {name}{after}"
 
 
-def _sample(request: FigureRequest, runs: Mapping[str, Run]) -> "Sample":
+def _sample(request: FigureRequest) -> "Sample":
     """Return a sample of the requested dataset, or of the one that the runs share."""
     from smi.figures.sample import MAX_IMAGES, Sample, source_of
 
+    runs = request.named_runs()
     root = next((root for run in runs.values() if (root := request.root_of(run))), None)
     return Sample(
         source_of(runs, request.data),
-        root,
+        root or request.runtime.root,
         request.images or MAX_IMAGES,
         request.seed,
         request.runtime.num_workers,
     ).with_existing_split()
 
 
-def _encoder(request: FigureRequest, run: Run) -> "Pretrained":
-    """Load the encoder of a run to the requested device."""
+def _encoder(request: FigureRequest, source: str | Path) -> "Pretrained":
+    """Load an encoder to the requested device."""
     from smi.runs.encoder import load
 
-    return load(run.folder).to(request.runtime.choose_device())
+    return load(source).to(request.runtime.choose_device())
 
 
 def _features(request: FigureRequest) -> "tuple[dict[str, Features], str]":
     """Return the features of the same images under each run, and words for the images."""
     from smi.figures.sample import features
 
-    runs = request.named_runs()
-    sample = _sample(request, runs)
-    rows = {name: features(_encoder(request, run), sample) for name, run in runs.items()}
+    sample = _sample(request)
+    rows = {
+        name: features(_encoder(request, source), sample)
+        for name, source in request.named_encoders().items()
+    }
     return rows, sample.described
 
 
@@ -255,12 +269,14 @@ class Figure:
 
     max_rows: the number of rows of a comparison to show, with the first seed of each; None shows
     all of its runs.
+    of_encoders: it needs only encoders, not the folders of their runs.
     """
 
     description: str
     draw: Callable[[FigureRequest], Any]
     min_runs: int = 1
     max_rows: int | None = None
+    of_encoders: bool = False
 
 
 FIGURES = {
@@ -286,21 +302,25 @@ FIGURES = {
         "cumulative explained variance of features: how many directions they use",
         _eigenspectrum,
         max_rows=99,
+        of_encoders=True,
     ),
     "variance-violin": Figure(
         "variances of the coordinates of features: how evenly they vary",
         _variance_violin,
         max_rows=99,
+        of_encoders=True,
     ),
     "energy-maps": Figure(
         "where encoders look: the norm of a late feature map over images",
         _energy_maps,
         max_rows=99,
+        of_encoders=True,
     ),
     "tsne": Figure(
         "features of held-out images in three dimensions by t-SNE, coloured by class",
         _tsne,
         max_rows=99,
+        of_encoders=True,
     ),
 }
 
@@ -372,20 +392,44 @@ def draw_figure(
     draw_figure("tsne", ["runs/smi"], images=500).show()
 
     sources: folders of runs or of comparisons. A comparison stands for its finished runs; figures
-    that take long show the first seed of each row.
+    that take long show the first seed of each row. Figures of features also take encoders without
+    a run, as `smi.load` does: files, timm:NAME, local-dir:PATH.
     data: the dataset to compute features of, or to read accuracies on; None is the one that the
     runs were pretrained on.
     images: the largest number of images. seed: chooses the images, and starts t-SNE.
     """
     figure = _find(name)
-    folders = collect_runs(sources, max_rows=figure.max_rows)
-    if len(folders) < figure.min_runs:
+    encoders = tuple(str(source) for source in as_list(sources) if _is_encoder(source))
+    if encoders and not figure.of_encoders:
+        raise UserError(
+            f"the figure {name} needs the folder of a run, and {encoders[0]} is only an encoder"
+        )
+    others = [source for source in as_list(sources) if str(source) not in encoders]
+    folders = collect_runs(others, max_rows=figure.max_rows)
+    number = len(folders) + len(encoders)
+    if number < figure.min_runs:
         needed = "a run" if figure.min_runs == 1 else f"{figure.min_runs} runs"
-        raise UserError(f"the figure {name} needs {needed} or more, not {len(folders)}")
+        raise UserError(f"the figure {name} needs {needed} or more, not {number}")
     runtime.choose_device()  # refuses a device that does not exist
-    runs = tuple(Run(folder) for folder in folders)
-    request = FigureRequest(runs, None if data is None else str(data), images, seed, runtime)
+    request = FigureRequest(
+        tuple(Run(folder) for folder in folders),
+        None if data is None else str(data),
+        images,
+        seed,
+        runtime,
+        encoders,
+    )
     return figure.draw(request)
+
+
+def _is_encoder(source: str | Path) -> bool:
+    """Return whether a source is an encoder without a run: of timm, a file, or an export."""
+    from smi.runs.encoder import WEIGHTS, source_path
+
+    path = expand(source)
+    if source_path(source) != path or path.is_file():
+        return True
+    return not is_run(path) and any((path / name).is_file() for name in WEIGHTS)
 
 
 def save_figure(drawn: Any, name: str, out: Path) -> None:

@@ -59,7 +59,7 @@ def _scale_to_first(values: Sequence[float]) -> list[float]:
 
 def probe(runs: Mapping[str, Run]) -> go.Figure:
     """Draw the kNN accuracy that runs with labels measured during training."""
-    probes = next((lines for run in runs.values() if (lines := run.probes())), None)
+    probes = [line for run in runs.values() for line in run.probes() if "knn" in line["probe"]]
     if not probes:
         raise UserError(
             "none of these runs measured its accuracy during training: that needs labels, and "
@@ -69,7 +69,7 @@ def probe(runs: Mapping[str, Run]) -> go.Figure:
     groups = named_seed_groups(runs)
 
     def accuracy(run: Run) -> Series:
-        lines = run.probes()
+        lines = [line for line in run.probes() if "knn" in line["probe"]]
         return [line["epoch"] for line in lines], [100 * line["probe"]["knn"] for line in lines]
 
     add_lines(figure, groups, accuracy, hover="epoch %{x:.1f}: %{y:.2f} %")

@@ -28,13 +28,18 @@ Shares = NDArray[np.float64]
 def draw_shares(
     runs: Mapping[str, Run], shares: Mapping[str, Shares], count: int, *, of: str
 ) -> go.Figure:
-    """Draw the figure from the `cumulative_variance` of each run over `count` images."""
+    """Draw the figure from the `cumulative_variance` of each run over `count` images.
+
+    shares: also of encoders without a run, by their names.
+    """
     figure = go.Figure()
     groups = named_seed_groups(runs)
     by_folder = {run.folder: shares[name] for name, run in runs.items()}
-    for name, look in looks(first_runs(groups)).items():
-        seeds = {int(run.config["seed"]): by_folder[run.folder] for run in groups[name]}
-        _add_shares(figure, name, seeds, look)
+    encoders = {name: values for name, values in shares.items() if name not in runs}
+    for name, look in looks(first_runs(groups), encoders).items():
+        family = groups.get(name, ())
+        seeds = {int(run.config["seed"]): by_folder[run.folder] for run in family}
+        _add_shares(figure, name, seeds or {0: encoders[name]}, look)
     figure.add_hline(y=100 * MARKED_SHARE, line={"color": INK, "width": 1, "dash": "dot"})
     frame(figure, x="eigenvectors", y="cumulative explained variance, %", log_x=True)
     figure.update_yaxes(range=[0, 103])

@@ -24,6 +24,8 @@ from smi.views.normalisation import centre_crop, kept_side, normalise
 
 NUM_ROWS = 4
 PANEL_SIDE = 170  # pixels
+MAX_TITLE = 24  # letters above a panel
+TITLE_LINE = 18  # pixels
 MIN_POSITIONS = 4
 MAP_DESCRIPTION = (
     f"last feature map with at least {MIN_POSITIONS} × {MIN_POSITIONS} positions, or its last map"
@@ -54,12 +56,13 @@ def energy_maps(
     """
     rows = len(images)
     columns = 1 + len(maps)
+    titles = [_column_title(name) for name in maps]
     figure = make_subplots(
         rows=rows,
         cols=columns,
         horizontal_spacing=0.012,
         vertical_spacing=0.02,
-        column_titles=["image", *map(plain, maps)],
+        column_titles=["image", *titles],
         row_titles=None,
     )
     for row in range(rows):
@@ -78,10 +81,15 @@ def energy_maps(
         width=130 + columns * PANEL_SIDE,
         height=70 + rows * PANEL_SIDE,
         axes=False,
-        top=36,
+        top=36 + TITLE_LINE * max(title.count("<br>") for title in titles),
     )
     figure.update_layout(margin={"l": 36, "r": 90})
     return figure
+
+
+def _column_title(name: str) -> str:
+    """Return a name in one line, or in several at its commas if it is wider than a panel."""
+    return plain(name) if len(name) <= MAX_TITLE else plain(name).replace(", ", "<br>")
 
 
 def _caption(of: str, positions: Sequence[tuple[int, int]]) -> str:

@@ -138,6 +138,8 @@ def source_of(runs: Mapping[str, Run], data: str | Path | None) -> str:
     """Return the requested dataset, or the one that all runs were pretrained on."""
     if data is not None:
         return str(data)
+    if not runs:
+        raise UserError("an encoder alone does not say which images to show: name them with --data")
     sources = {str(run.config["data"]["source"]) for run in runs.values()}
     if len(sources) > 1:
         datasets = ", ".join(sorted({dataset_name(run) for run in runs.values()}))

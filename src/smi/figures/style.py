@@ -7,7 +7,7 @@ same runs in the same order look the same in every figure.
 import html
 import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,9 +73,10 @@ def look(number: int) -> Look:
     )
 
 
-def looks(runs: Mapping[str, Run]) -> dict[str, Look]:
-    """Return the look of each run, which is that of its method."""
-    return looks_by_method({name: run.config["method"]["name"] for name, run in runs.items()})
+def looks(runs: Mapping[str, Run], encoders: Iterable[str] = ()) -> dict[str, Look]:
+    """Return the look of each run, which is that of its method, and of encoders without a run."""
+    methods = {name: run.config["method"]["name"] for name, run in runs.items()}
+    return looks_by_method(methods | dict.fromkeys(encoders, ""))
 
 
 def looks_by_method(methods: Mapping[str, str]) -> dict[str, Look]:

@@ -18,13 +18,18 @@ Variances = NDArray[np.float64]
 def draw_variances(
     runs: Mapping[str, Run], variances: Mapping[str, Variances], count: int, *, of: str
 ) -> go.Figure:
-    """Draw the figure from the `relative_variance` of each run over `count` images."""
+    """Draw the figure from the `relative_variance` of each run over `count` images.
+
+    variances: also of encoders without a run, by their names.
+    """
     figure = go.Figure()
     groups = named_seed_groups(runs)
     by_folder = {run.folder: variances[name] for name, run in runs.items()}
+    encoders = {name: values for name, values in variances.items() if name not in runs}
     highest = 1.0
-    for name, look in looks(first_runs(groups)).items():
-        values = np.concatenate([by_folder[run.folder] for run in groups[name]])
+    for name, look in looks(first_runs(groups), encoders).items():
+        seeds = [by_folder[run.folder] for run in groups.get(name, ())]
+        values = np.concatenate(seeds or [encoders[name]])
         highest = max(highest, float(np.max(values)))
         _add_violin(figure, name, values, look.colour)
     frame(figure, x="", y="variance of a coordinate × F")
@@ -40,7 +45,7 @@ def draw_variances(
         f"1, times F, over {count:,} {of}. Box: quartiles and median; dashed: mean, which is at "
         "most 1 (dotted). Coordinates near 0 hold no information."
         f"{seed_caption(groups, 'Coordinates of all seeds are together')}",
-        width=max(560, 180 + 170 * len(groups)),
+        width=max(560, 180 + 170 * (len(groups) + len(encoders))),
     )
 
 

@@ -7,9 +7,10 @@ checks wait until a given share of training is done.
 from dataclasses import dataclass
 from typing import Literal
 
-from smi.health.history import WINDOW, History
+from smi.health.history import WINDOW, History, Probe
 
 Level = Literal["ok", "warning", "stop"]
+MAX_RISE = 10  # times a loss of unknown range may rise above its start, if it started from weights
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,10 @@ def check_divergence(h: History) -> Finding | None:
         "longer warm-up."
     )
     # MoCo starts far below its plateau, because its queue is random at first. So the loss of random
-    # embeddings counts as a start too.
-    high = max(start, h.range[1]) + h.scale / 2 if h.range else start + h.scale
+    # embeddings counts as a start too. Weights that exist can give a loss of unknown range a low
+    # start, from which it may rise to several times its size.
+    unknown = start + (MAX_RISE if h.started else 1) * h.scale
+    high = max(start, h.range[1]) + h.scale / 2 if h.range else unknown
     if now > high:
         sentence = "The loss diverges: it is well above its start."
         return Finding(kind, "warning", sentence, evidence, advice)
@@ -204,10 +207,12 @@ def check_rank(h: History) -> Finding | None:
         return None
     start, now, highest = h.rank.start, h.rank.now, _max_rank(h)
     # The features of an untrained network lie in few dimensions (2 to 10), and training increases
-    # them. So a low rank is a finding only late, and only if it has not risen.
+    # them. So a low rank is a finding only late, and only if it has not risen. Weights of many
+    # kinds of images use more dimensions than the images of one kind need: if these are told apart
+    # better than at the start, a fall is not a finding.
     fallen = now < 0.05 * highest and now < 0.5 * start
     never_rose = now < 0.02 * highest and now < start
-    if h.late(0.3) and (fallen or never_rose):
+    if h.late(0.3) and (fallen or never_rose) and not _is_better_than_start(h):
         return Finding(
             kind,
             "warning",
@@ -226,8 +231,10 @@ def check_learning(h: History) -> Finding | None:
         return None
     if _is_problem(check_collapse(h)) or _is_problem(check_divergence(h)):
         return None
-    if len(h.probes) > 1 and h.probes[-1][0] > h.probes[0][0] + 0.05:
+    if len(h.probes) > 1 and h.probes[-1].score > h.probes[0].score + 0.05:
         return None  # features improve, although the loss does not show it
+    if h.started and (_is_better_than_start(h) or not _is_near_random(h)):
+        return None  # the weights gave a low loss, or one of unknown size, from the first step on
     if h.range and h.loss.now < h.range[0] + 0.15 * h.scale:
         return None  # it had learned most of what can be learned before the first lines
     moved = abs(h.loss.now - h.loss.start)
@@ -317,20 +324,21 @@ def check_accuracy(h: History) -> Finding | None:
     kind = "chance"
     if not h.probes:
         return None
-    (first, _), (now, chance) = h.probes[0], h.probes[-1]
-    evidence = (
-        f"nearest neighbours are right for {now:.1%}, guessing for {chance:.1%}, "
-        f"at step {h.probe_step}"
-    )
+    first, now, chance = h.probes[0].score, h.probes[-1].score, h.probes[-1].chance
+    right = "nearest neighbours are right"
+    if h.probes[-1].criterion == "retrieval":
+        right = "a view finds the other view of its image"
+    evidence = f"{right} for {now:.1%}, guessing for {chance:.1%}, at step {h.probe_step}"
     late = h.probed_late(0.5)
     margin = min(0.02, chance / 2)  # a small validation set may give this by luck
-    if late and all(accuracy < guess + margin for accuracy, guess in h.probes[-2:]):
+    if late and all(probe.score < probe.chance + margin for probe in h.probes[-2:]):
         advice = (
             "Look at the views (`smi views`) and at the other findings. If there are none, train "
             "longer or with a higher learning rate."
         )
         return Finding(kind, "warning", "Features are no better than guessing.", evidence, advice)
-    worse = all(accuracy < first - 0.03 for accuracy, _ in h.probes[-2:])
+    # `check_start` judges a run that started from weights.
+    worse = h.start_probe is None and all(p.score < first - 0.03 for p in h.probes[-2:])
     if late and len(h.probes) >= 3 and worse:
         advice = (
             "The views may change the features that separate the classes: choose milder ones "
@@ -340,8 +348,63 @@ def check_accuracy(h: History) -> Finding | None:
         evidence = f"{evidence}; {first:.1%} at first"
         return Finding(kind, "warning", sentence, evidence, advice)
     if now > chance + margin:
-        return Finding(kind, "ok", "Features separate the classes.", evidence)
+        separated = "classes" if h.probes[-1].criterion == "knn" else "images"
+        return Finding(kind, "ok", f"Features separate the {separated}.", evidence)
     return None
+
+
+def check_start(h: History) -> Finding | None:
+    """Compare the encoder with the weights that it started from, on held-out images."""
+    kind = "start"
+    start, gain = h.start_probe, h.gain
+    if start is None or gain is None:
+        return None
+    evidence = _start_evidence(h, start)
+    if gain > start.noise:
+        sentence = "The encoder is better than the weights it started from."
+        return Finding(kind, "ok", sentence, evidence)
+    if gain >= -start.noise:
+        sentence = "The encoder is about as good as the weights it started from."
+        return Finding(kind, "ok", sentence, evidence)
+    if not h.probed_late(0.5):
+        return None  # new weights behind the encoder disturb it at first
+    sentence = "The encoder is worse than the weights it started from."
+    return Finding(kind, "warning", sentence, evidence, _advice_against_worse(h))
+
+
+def _start_evidence(h: History, start: Probe) -> str:
+    """Return the scores now and at the start, and which encoder is kept."""
+    now = h.probes[-1]
+    name = "kNN" if now.criterion == "knn" else "retrieval of views"
+    evidence = (
+        f"{name} on held-out images {now.score:.1%} at {_when(now)}, {start.score:.1%} at the start"
+    )
+    return f"{evidence}; kept: {h.context.kept}" if h.context.kept else evidence
+
+
+def _when(probe: Probe) -> str:
+    """Return the epoch of a probe in words."""
+    return f"step {probe.step}" if probe.epoch is None else f"epoch {probe.epoch:.3g}"
+
+
+def _advice_against_worse(h: History) -> str:
+    advice = "Lower --optimizer.lr or train for fewer epochs."
+    if h.context.statistics != "keep":
+        advice += " Check that batch norm statistics are kept (--init.statistics keep)."
+    advice += " Look at the views (`smi views`): they must keep what separates the images."
+    if h.context.select == "last":
+        advice += " With select=best, the encoder of the best probe is exported."
+    return advice
+
+
+def _is_better_than_start(h: History) -> bool:
+    """Return whether the encoder is clearly better than the weights that it started from."""
+    return h.start_probe is not None and (h.gain or 0.0) > h.start_probe.noise
+
+
+def _is_near_random(h: History) -> bool:
+    """Return whether the loss is near that of random embeddings, or above it."""
+    return h.range is not None and h.loss.now > h.range[1] - 0.15 * h.scale
 
 
 CHECKS = (
@@ -355,6 +418,7 @@ CHECKS = (
     check_signs,
     check_waiting,
     check_accuracy,
+    check_start,
 )
 
 

@@ -108,6 +108,8 @@ def context_of(run: Run) -> Context:
         "settings": {str(key): value for key, value in method.items() if key != "name"},
     }
     name = str(method["name"])
+    init = config.get("init")
+    init = init if isinstance(init, Mapping) else {}  # earlier versions do not have it
     description = facts.method
     if description is None:
         description = _describe_by_class(name, setup)
@@ -118,7 +120,26 @@ def context_of(run: Run) -> Context:
         feature_dim=facts.feature_dim or 0,
         epochs=finite_number(config, "epochs"),
         description=MethodDescription.parse(description),
+        started_from=_text_or_none(init.get("source")),
+        statistics=_text_or_none(init.get("statistics")),
+        select=_text_or_none(config.get("select")),
+        kept=_kept_encoder(run),
     )
+
+
+def _kept_encoder(run: Run) -> str:
+    """Say which encoder best.safetensors holds; empty if there is no such file."""
+    try:
+        header = run.best_header() or {}
+        about, score = header["about"], float(header["selected"]["score"])
+        which = "the start" if about["step"] == 0 else f"epoch {about['epoch']:.3g}"
+    except (ValueError, KeyError, TypeError):  # missing, or not ours
+        return ""
+    return f"{which}, with {score:.1%}"
+
+
+def _text_or_none(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def _describe_by_class(name: str, setup: Mapping[str, Any]) -> dict[str, Any]:

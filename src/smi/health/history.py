@@ -51,6 +51,35 @@ class Series:
         return self.count >= 2 * WINDOW
 
 
+@dataclass(frozen=True)
+class Probe:
+    """Hold the score of the encoder on held-out images after a step."""
+
+    step: int
+    epoch: float | None
+    criterion: str  # "knn", or "retrieval" of views without labels
+    score: float
+    chance: float  # the score of guessing
+    images: int | None  # held out
+
+    @classmethod
+    def parse(cls, step: int, epoch: float | None, values: Line) -> "Probe | None":
+        """Read the probe of a line; None if it has no score."""
+        criterion = "knn" if "knn" in values else "retrieval"
+        score, chance = finite_number(values, criterion), finite_number(values, "chance")
+        if score is None or chance is None:
+            return None
+        images = finite_number(values, "images") or 0
+        return cls(step, epoch, criterion, score, chance, int(images) if images >= 1 else None)
+
+    @property
+    def noise(self) -> float:
+        """Return how much the score may change by chance: two standard errors, at least 1 %."""
+        share = min(max(self.score, 0.0), 1.0)
+        error = math.sqrt(share * (1 - share) / self.images) if self.images else 0.015
+        return max(0.01, 2 * error)
+
+
 @dataclass
 class History:
     """Hold everything the checks know about a run."""
@@ -68,7 +97,7 @@ class History:
     anticorrelated: Series = field(default_factory=Series)
     waiting: Series = field(default_factory=Series)
     speed: Series = field(default_factory=Series)
-    probes: list[tuple[float, float]] = field(default_factory=list)  # accuracy, chance
+    probes: list[Probe] = field(default_factory=list)
     probe_epoch: float | None = None
     lr: float | None = None
     last_finite: tuple[int, float] | None = None  # step, loss
@@ -115,9 +144,9 @@ class History:
             return False
         self.probe_step = step
         self.probe_epoch = finite_number(line, "epoch")
-        accuracy, chance = finite_number(probe, "knn"), finite_number(probe, "chance")
-        if accuracy is not None and chance is not None:
-            self.probes.append((accuracy, chance))
+        parsed = Probe.parse(step, self.probe_epoch, probe)
+        if parsed is not None:
+            self.probes.append(parsed)
         return True
 
     def _add_loss(self, line: Line) -> None:
@@ -146,6 +175,23 @@ class History:
                 self.largest_gradient = (step, norm)
         if self.broken is None:
             self.loss.add(number(line, "loss"))
+
+    @property
+    def start_probe(self) -> Probe | None:
+        """Return the probe before the first step; only runs that start from weights have one."""
+        return self.probes[0] if self.probes and self.probes[0].step == 0 else None
+
+    @property
+    def started(self) -> bool:
+        """Return whether the encoder started from weights that exist, not from scratch."""
+        return self.context.started_from is not None or self.start_probe is not None
+
+    @property
+    def gain(self) -> float | None:
+        """Return the last probe's score minus that of the start, if both were measured."""
+        if self.start_probe is None or len(self.probes) < 2:
+            return None
+        return self.probes[-1].score - self.start_probe.score
 
     def late(self, share: float) -> bool:
         """Return whether this share of training is done, or many lines if the length is unknown."""

@@ -1,4 +1,4 @@
-"""Hold the context of the health checks: the sizes of a run and its method's description."""
+"""Hold the context of the health checks: sizes of a run, its method's description, its start."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from smi.methods.description import MethodDescription
 
 @dataclass(frozen=True)
 class Context:
-    """Hold the sizes of a run and the description of its method.
+    """Hold the sizes of a run, the description of its method, and the weights it started from.
 
     Without `epochs`, the number of lines decides how far a run is.
     """
@@ -18,3 +18,7 @@ class Context:
     feature_dim: int  # F
     epochs: float | None = None
     description: MethodDescription = field(default_factory=MethodDescription)
+    started_from: str | None = None  # None: from scratch, or unknown
+    statistics: str | None = None  # of the batch norms of these weights: keep or update
+    select: str | None = None  # the encoder to export: last or best
+    kept: str = ""  # which encoder is the best so far, in words; empty if unknown

@@ -36,10 +36,10 @@ def embed(
     path = embed("runs/mine", data="photographs", out="features.npz")
     arrays = np.load(path)      # features [n, F], files [n], about; labels [n], classes if any
 
-    source: the folder of a run, or a file of an encoder. data: a folder of images, with any folders
-    in it, or the name of a dataset. out: FILE.npz or FILE.parquet. precision: number format of the
-    network; auto is bfloat16 on GPUs that compute in it. A warning names files that cannot be read;
-    they have no row.
+    source: the folder of a run, a file of an encoder, or another source that `load` takes. data: a
+    folder of images, with any folders in it, or the name of a dataset. out: FILE.npz or
+    FILE.parquet. precision: number format of the network; auto is bfloat16 on GPUs that compute in
+    it. A warning names files that cannot be read; they have no row.
     """
     if num_launched() > 1:
         raise UserError("`smi embed` writes its file from one process: start it without torchrun")
@@ -58,6 +58,6 @@ def embed(
         images.warn_unreadable()
         say(
             f"{printable(str(out))}: {images.num_readable:,} images × {encoder.dim:,} features of "
-            f"{describe_encoder(encoder)}; {len(images) / seconds:,.0f} images/s"
+            f"{describe_encoder(encoder, source)}; {len(images) / seconds:,.0f} images/s"
         )
     return out

@@ -46,8 +46,9 @@ def export(
     folder = export("runs/mine", to="onnx")
 
     to: safetensors, timm, torchvision or onnx. out: None is export/FORMAT in the folder of a run,
-    or export-FORMAT beside a file. data: images for the comparison; None takes the dataset of the
-    pretraining, or two photographs if it is not available. Only `root` of the runtime is used.
+    export-FORMAT beside a file, or NAME-export/FORMAT for an encoder of timm. data: images for the
+    comparison; None takes the dataset of the pretraining, or two photographs if it is not
+    available. Only `root` of the runtime is used.
     """
     _check_format(to)
     encoder = load(source)

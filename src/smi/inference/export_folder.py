@@ -25,9 +25,14 @@ EXPORTED_FILES = {
 
 
 def default_folder(source: Path, to: str) -> Path:
-    """Return export/FORMAT in the folder of a run, or export-FORMAT beside a file."""
+    """Return export/FORMAT in the folder of a run, or export-FORMAT beside a file.
+
+    For an encoder of timm it is NAME-export/FORMAT in the working directory.
+    """
     if source.is_dir():
         return source / "export" / to
+    if not source.is_file():
+        return Path(f"{source.name}-export") / to
     folder = source.parent
     if (folder / PREPROCESSING).is_file():
         # An encoder that was exported: beside its folder, which may be replaced as a whole.

@@ -37,7 +37,7 @@ class Network:
     """Hold the arguments with which timm, torchvision or a user's class builds the network."""
 
     settings: dict[str, Any]  # arguments of `create_encoder`
-    name: str  # timm's name, or the import path of a user's own network
+    name: str  # timm's name without a tag, or the import path of a user's own network
     arguments: dict[str, Any]
     stem: Stem
     width: int  # channels after a stem that is not the standard one
@@ -53,6 +53,7 @@ class Network:
         stem = stem_of(encoder.network, label, encoder.image_size, settings.get("stem"))
         settings["stem"] = stem
         name, arguments = timm_terms(label, encoder.image_size, _without(settings, "name", "stem"))
+        name = name.partition(".")[0]  # its tag names weights of timm, and these are others
         width = (
             0 if stem == "standard" else int(encoder.network.get_parameter("conv1.weight").shape[0])
         )

@@ -193,9 +193,13 @@ def is_same_file(first: Path, second: Path) -> bool:
         return False
 
 
-def describe_encoder(encoder: Pretrained) -> str:
-    """Return the path of an encoder, with its method and epoch if they are recorded."""
+def describe_encoder(encoder: Pretrained, source: str | Path) -> str:
+    """Return the path of an encoder, with its method and epoch if they are recorded.
+
+    source: as the caller named it, which describes an encoder of timm; that has no path.
+    """
+    path = encoder.source if encoder.source.exists() else source
     method, epoch = encoder.about.get("method"), encoder.about.get("epoch")
     facts = [method] if method else []
     facts += [f"epoch {epoch:g}"] if epoch is not None else []
-    return printable(str(encoder.source)) + (f" ({', '.join(facts)})" if facts else "")
+    return printable(str(path)) + (f" ({', '.join(facts)})" if facts else "")

@@ -130,7 +130,7 @@ def neighbours(
             ]
             for row in nearest
         ]
-    described = describe_encoder(encoder)
+    described = describe_encoder(encoder, source)
     write_png(draw_sheet(tiles, title=f"nearest of {data}, by the features of {described}"), out)
     return Neighbours(files, rows, out, images.num_readable, described)
 

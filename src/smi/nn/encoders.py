@@ -135,10 +135,18 @@ def checkpoint_activations(encoder: Encoder) -> None:
         raise UserError(f"{name} cannot checkpoint its activations: {error}") from error
 
 
+def is_resnet_name(name: str) -> bool:
+    """Return whether a name, with or without a tag, is that of a ResNet of timm."""
+    from timm.models import is_model, model_entrypoint
+
+    network = name.partition(".")[0]
+    return is_model(network) and model_entrypoint(network).__module__ == "timm.models.resnet"
+
+
 def is_import_path(name: str) -> bool:
     """Return whether the name of an encoder is an import path; tags of timm have a dot, too."""
-    if "." not in name:
-        return False
+    if name.count(".") != 1:  # tags have no dot of their own
+        return "." in name
     import timm
 
     return not timm.is_model(name.partition(".")[0])
@@ -166,12 +174,8 @@ def _create_by_timm(
 ) -> nn.Module:
     import timm  # slow to import, and not every encoder needs it
 
+    require_timm_name(name)
     timm_name, arguments = timm_terms(name, image_size, arguments)
-    if not timm.is_model(timm_name.partition(".")[0]):
-        hint = suggest(name, [SMALL_RESNET, *timm.list_models()])
-        if not hint.startswith("did you mean"):  # timm has more than a thousand names
-            hint = "`smi encoders` lists some"
-        raise UserError(f"there is no encoder {name!r}: {hint} (or give an import path)")
     try:
         network: nn.Module = timm.create_model(
             timm_name, pretrained=False, num_classes=0, **arguments
@@ -179,11 +183,23 @@ def _create_by_timm(
     except RuntimeError as error:
         if "." not in timm_name or "tag" not in str(error):
             raise
-        raise _no_tag(timm_name) from error
+        raise no_tag(timm_name) from error
     return _with_stem(network, name, stem_of(network, name, image_size, stem))
 
 
-def _no_tag(name: str) -> UserError:
+def require_timm_name(name: str) -> None:
+    """Raise a UserError if timm has no such network; a tag is not checked."""
+    import timm
+
+    if name == SMALL_RESNET or timm.is_model(name.partition(".")[0]):
+        return
+    hint = suggest(name, [SMALL_RESNET, *timm.list_models()])
+    if not hint.startswith("did you mean"):  # timm has more than a thousand names
+        hint = "`smi encoders` lists some"
+    raise UserError(f"there is no encoder {name!r}: {hint} (or give an import path)")
+
+
+def no_tag(name: str) -> UserError:
     """Return the error for a tag that timm does not know, with its tags for the network."""
     import timm
 

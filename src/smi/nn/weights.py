@@ -10,29 +10,50 @@ read, so no file runs code.
 
 import hashlib
 import pickle
+import socket
 import sys
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import torch
 from torch import Tensor, nn
 
 from smi.errors import UserError
-from smi.nn.encoders import is_import_path, timm_terms
+from smi.files import expand
+from smi.imports import refused
+from smi.nn.encoders import (
+    SMALL_RESNET,
+    is_import_path,
+    no_tag,
+    require_timm_name,
+    timm_terms,
+)
 
 Triple = tuple[float, float, float]
 
-SCHEMES = ("hf-hub:", "local-dir:")  # of timm, for models outside its list
-PICKLED = (".pth", ".pt", ".bin", ".tar")
+LOCAL_SCHEME = "local-dir:"
+SCHEMES = ("hf-hub:", LOCAL_SCHEME)  # of timm, for models outside its list
+PICKLED = (".pth", ".pt", ".bin", ".tar", ".ckpt")
 HUB_FILES = ("model.safetensors", "pytorch_model.bin")
+# Arguments in config.json that are not used: an encoder has no classifier, the file does not choose
+# another network, and other files are not read.
+HUB_IGNORED = (
+    *("name", "image_size", "stem", "num_classes"),
+    *("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir"),
+)
 MAX_NAMED_TENSORS = 3  # in a sentence
 # Training scripts put the tensors under such keys, and such prefixes before their names.
 WRAPPERS = ("state_dict", "model_state_dict", "model", "network")
-PREFIXES = ("module.", "model.", "network.", "encoder.", "backbone.")
+PREFIXES = ("_orig_mod.", "module.", "model.", "network.", "encoder.", "backbone.")
 CLASSIFIERS = ("fc", "classifier", "head", "heads")
 STEM = "conv1.weight"  # of a ResNet
+CONNECT_SECONDS = 5
 
 
 @dataclass(frozen=True)
@@ -52,12 +73,22 @@ def input_of(settings: Mapping[str, Any]) -> Input | None:
     name = str(settings["name"])
     if is_import_path(name):
         return None
-    import timm
-
-    config = timm.get_pretrained_cfg(timm_terms(name, 224, {})[0])
+    config = _published(name)
     if config is None:
         return None
     return Input(_triple(config.mean), _triple(config.std), config.input_size[-1])
+
+
+def _published(name: str) -> Any:
+    """Return what timm knows of the weights of a network; None if it knows nothing."""
+    import timm
+
+    require_timm_name(name)
+    timm_name, _ = timm_terms(name, 224, {})
+    try:
+        return timm.get_pretrained_cfg(timm_name)
+    except RuntimeError as error:
+        raise no_tag(timm_name) from error
 
 
 def _triple(values: Sequence[float]) -> Triple:
@@ -73,18 +104,26 @@ def hub_network(name: str) -> tuple[dict[str, Any], Input]:
     from timm.models._hub import load_model_config_from_hf, load_model_config_from_path
 
     scheme, place = _scheme(name)
+    cached = scheme == LOCAL_SCHEME or _in_cache(place, "config.json")
+    if not cached:
+        _require_network(name, place)
     try:
         if scheme == "hf-hub:":
-            config, network, arguments = load_model_config_from_hf(place)
+            with _cache_only(cached):
+                config, network, arguments = load_model_config_from_hf(place)
         else:
-            config, network, arguments = load_model_config_from_path(place)
+            config, network, arguments = load_model_config_from_path(expand(place))
         mean, std = _triple(config["mean"]), _triple(config["std"])
         expected = Input(mean, std, config["input_size"][-1])
-        return {"name": network, **(arguments or {})}, expected
-    except (KeyError, TypeError, ValueError) as error:
+        kept = {key: value for key, value in (arguments or {}).items() if key not in HUB_IGNORED}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"config.json of {name} does not describe a timm model: {error}") from error
     except Exception as error:  # the hub's client raises errors of several libraries
         raise _not_there(name, place, error) from error
+    require_timm_name(str(network))
+    if is_import_path(str(network)):
+        raise UserError(f"config.json of {name} names {network}, which would run code of the file")
+    return {**kept, "name": str(network)}, expected
 
 
 def timm_weights(settings: Mapping[str, Any], image_size: int) -> dict[str, Tensor]:
@@ -93,19 +132,28 @@ def timm_weights(settings: Mapping[str, Any], image_size: int) -> dict[str, Tens
     Position embeddings are those for images of this size.
     """
     name = str(settings["name"])
-    if is_import_path(name):
+    if name == SMALL_RESNET or is_import_path(name):
         raise UserError(f"timm has no weights for {name}: give a file or a run")
     import timm
 
     arguments = {key: value for key, value in settings.items() if key not in ("name", "stem")}
     timm_name, arguments = timm_terms(name, image_size, arguments)
-    config = timm.get_pretrained_cfg(timm_name)
+    config = _published(name)
     if config is None or not config.has_weights:
         tags = ", ".join(timm.list_pretrained(f"{name.partition('.')[0]}*")[:5])
         hint = f"it has {tags}" if tags else "start from a file or a run, or train from scratch"
         raise UserError(f"timm has no weights for {name}: {hint}")
+    cached = is_cached(name)
+    if not cached and config.hf_hub_id is not None:
+        _require_network(name, config.hf_hub_id)
     try:
-        network = timm.create_model(timm_name, pretrained=True, num_classes=0, **arguments)
+        # Without its classifier, timm would leave tensors that the weights lack at random.
+        with _cache_only(cached):
+            network: Any = timm.create_model(timm_name, pretrained=True, **arguments)
+        if hasattr(network, "reset_classifier"):  # a few have none to remove
+            network.reset_classifier(0)
+    except (TypeError, RuntimeError, AssertionError) as error:
+        raise refused(error, f"the encoder {name} with the weights of timm") from error
     except Exception as error:  # the hub's client raises errors of several libraries
         raise _not_there(name, config.hf_hub_id or "", error) from error
     return dict(network.state_dict())
@@ -114,8 +162,8 @@ def timm_weights(settings: Mapping[str, Any], image_size: int) -> dict[str, Tens
 def hub_weights(name: str) -> dict[str, Tensor]:
     """Return the tensors of a model that is named hf-hub:… or local-dir:…."""
     scheme, place = _scheme(name)
-    if scheme == "local-dir:":
-        files = [path for file in HUB_FILES if (path := Path(place) / file).is_file()]
+    if scheme == LOCAL_SCHEME:
+        files = [path for file in HUB_FILES if (path := expand(place) / file).is_file()]
         if not files:
             raise UserError(f"{place} holds none of {', '.join(HUB_FILES)}")
         return read_tensors(files[0])
@@ -125,9 +173,11 @@ def hub_weights(name: str) -> dict[str, Tensor]:
     repository, _, revision = place.partition("@")
     for file in HUB_FILES:
         try:
-            return read_tensors(Path(hf_hub_download(repository, file, revision=revision or None)))
+            with _cache_only(_in_cache(place, file)):
+                path = Path(hf_hub_download(repository, file, revision=revision or None))
+            return read_tensors(path)
         except EntryNotFoundError as error:
-            if file == HUB_FILES[-1] or "offline" in str(error).lower():
+            if file == HUB_FILES[-1]:
                 raise _not_there(name, place, error) from error
         except UserError:
             raise
@@ -138,14 +188,50 @@ def hub_weights(name: str) -> dict[str, Tensor]:
 
 def is_cached(name: str) -> bool:
     """Return whether the weights of a timm name are in the cache of the hub."""
-    import timm
-    from huggingface_hub import try_to_load_from_cache
-
-    config = timm.get_pretrained_cfg(name)
+    if name == SMALL_RESNET or is_import_path(name):
+        return False
+    config = _published(name)
     if config is None or config.hf_hub_id is None:
         return False
-    file = config.hf_hub_filename or HUB_FILES[0]
-    return isinstance(try_to_load_from_cache(config.hf_hub_id, file), str)
+    return _in_cache(config.hf_hub_id, config.hf_hub_filename or HUB_FILES[0])
+
+
+def _in_cache(place: str, file: str) -> bool:
+    """Return whether a file of a repository of the hub is in its cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    repository, _, revision = place.partition("@")
+    try:
+        return isinstance(try_to_load_from_cache(repository, file, revision=revision or None), str)
+    except ValueError:  # not the name of a repository
+        return False
+
+
+@contextmanager
+def _cache_only(cached: bool) -> Iterator[None]:
+    """Ask the hub nothing inside the block if the files are in its cache."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = before or cached
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _require_network(name: str, repository: str) -> None:
+    """Raise a UserError at once if the hub cannot be reached: its client would try for a minute."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE or getproxies():  # a proxy reaches what this machine cannot
+        return
+    host = urlsplit(constants.ENDPOINT)
+    port = host.port or (443 if host.scheme == "https" else 80)
+    try:
+        socket.create_connection((host.hostname or "", port), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        raise _not_there(name, repository, error) from error
 
 
 def _scheme(name: str) -> tuple[str, str]:
@@ -155,13 +241,15 @@ def _scheme(name: str) -> tuple[str, str]:
 
 def _not_there(name: str, repository: str, error: Exception) -> UserError:
     """Return the sentence for weights that are not on this machine and cannot be downloaded."""
-    if name.startswith("local-dir:"):
+    if name.startswith(LOCAL_SCHEME):
         return UserError(f"{name} cannot be read: {_first_line(error)}")
     from huggingface_hub.constants import HF_HUB_CACHE
 
+    repository, _, revision = repository.partition("@")
+    download = f"hf download {repository}" + (f" --revision {revision}" if revision else "")
     return UserError(
         f"the weights of {name} are not in the hub's cache ({HF_HUB_CACHE}) and cannot be "
-        f"downloaded ({_first_line(error)}). Run `hf download {repository}` on a machine with a "
+        f"downloaded ({_first_line(error)}). Run `{download}` on a machine with a "
         "network and copy its cache, or give a file: --init FILE.safetensors"
     )
 
@@ -181,19 +269,31 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
     if not path.is_file():
         raise UserError(f"there is no file {path}")
+    if path.stat().st_size == 0:
+        raise UserError(f"{path} holds no weights: it is empty")
+    if path.suffix.lower() in PICKLED:
+        return _unwrapped(_unpickled(path), path)
     try:
-        if path.suffix in PICKLED:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-        else:
-            content = load_file(path)
+        return _unwrapped(load_file(path), path)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} holds no weights: {_first_line(error)}") from error
+
+
+def _unpickled(path: Path) -> Any:
+    """Read a file of torch.save without running code of it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about other versions of the format
+            return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
+        if "global" not in str(error).lower():
+            raise UserError(f"{path} holds no weights: it is damaged, or not of PyTorch") from error
         raise UserError(
             f"{path} holds more than tensors, and reading it could run code: save its state_dict "
             "as .safetensors where you trust it"
         ) from error
-    except (SafetensorError, OSError, RuntimeError, EOFError, ValueError) as error:
+    except Exception as error:  # a damaged file can fail anywhere in its decoder
         raise UserError(f"{path} holds no weights: {_first_line(error)}") from error
-    return _unwrapped(content, path)
 
 
 def _unwrapped(content: Any, path: Path) -> dict[str, Tensor]:
@@ -208,9 +308,6 @@ def _unwrapped(content: Any, path: Path) -> dict[str, Tensor]:
     }
     if not tensors:
         raise UserError(f"{path} holds no weights: there are no tensors in it")
-    for prefix in PREFIXES:
-        if all(name.startswith(prefix) for name in tensors):
-            tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
     return tensors
 
 
@@ -231,26 +328,35 @@ def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], source: str)
     """Load tensors into a network without a classifier; return notes on what was changed.
 
     All tensors of the network must be there. A classifier is dropped. The 7 x 7 stem of a ResNet
-    is cut to its centre if the network has a 3 x 3 stem.
+    is folded if the network has a 3 x 3 stem.
     """
     expected = network.state_dict()
-    given = _renamed(network, dict(tensors), expected)
+    given = _renamed(network, _without_prefixes(tensors, expected), expected)
     notes = []
     if head := [name for name in given if name not in expected and _is_classifier(network, name)]:
         notes.append(f"the classifier of {source} is dropped ({_names(head)})")
         given = {name: tensor for name, tensor in given.items() if name not in head}
-    if STEM in given and STEM in expected and given[STEM].shape != expected[STEM].shape:
-        centre = _centre(given[STEM], expected[STEM])
-        if centre is not None:
-            side = given[STEM].shape[-1]
-            notes.append(f"of the {side} x {side} stem the centre of 3 x 3 is kept")
-            given[STEM] = centre
+    if has_large_stem(given) and _has_small_stem(network, given[STEM].shape[1]):
+        notes.append("the 7 x 7 stem is folded to 3 x 3")
+        given[STEM] = _folded(_folded(given[STEM], 2), 3)
     # Files of old versions of PyTorch do not count batches.
     counters = {name: t for name, t in expected.items() if name.endswith("num_batches_tracked")}
     given = counters | given
     _require_fit(network, given, expected, source)
     network.load_state_dict(given)
     return notes
+
+
+def _without_prefixes(
+    given: Mapping[str, Tensor], expected: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Remove prefixes that all names have, up to the names of the network."""
+    while given and not given.keys() & expected.keys():
+        prefix = next((p for p in PREFIXES if all(name.startswith(p) for name in given)), None)
+        if prefix is None:
+            break
+        given = {name.removeprefix(prefix): tensor for name, tensor in given.items()}
+    return dict(given)
 
 
 def _renamed(
@@ -263,8 +369,8 @@ def _renamed(
     if rename is None:
         return given
     try:
-        return dict(rename(given, network))
-    except (KeyError, RuntimeError, TypeError, AttributeError, ValueError):
+        return dict(rename(dict(given), network))
+    except (LookupError, RuntimeError, TypeError, AttributeError, ValueError, AssertionError):
         return given  # another layout; the sentence below names what does not fit
 
 
@@ -275,14 +381,21 @@ def _is_classifier(network: nn.Module, name: str) -> bool:
     return any(name.startswith(f"{classifier}.") for classifier in names)
 
 
-def _centre(stem: Tensor, expected: Tensor) -> Tensor | None:
-    """Return the centre of a larger kernel with as many channels; None for other shapes."""
-    if stem.ndim != 4 or stem.shape[:2] != expected.shape[:2]:
-        return None
-    margin = (stem.shape[-1] - expected.shape[-1]) // 2
-    if margin < 1 or expected.shape[-1] + 2 * margin != stem.shape[-1]:
-        return None
-    return stem[..., margin:-margin, margin:-margin].contiguous()
+def has_large_stem(tensors: Mapping[str, Tensor]) -> bool:
+    """Return whether tensors have the 7 x 7 stem of a ResNet."""
+    return STEM in tensors and tensors[STEM].shape[-2:] == (7, 7)
+
+
+def _has_small_stem(network: nn.Module, channels: int) -> bool:
+    is_resnet = type(network).__module__ == "timm.models.resnet"
+    return is_resnet and network.get_parameter(STEM).shape[1:] == (channels, 3, 3)
+
+
+def _folded(stem: Tensor, dim: int) -> Tensor:
+    """Sum the 7 weights of a dimension to 3, as if each pixel of the image were two."""
+    return torch.cat(
+        [part.sum(dim, keepdim=True) for part in torch.split(stem, [3, 2, 2], dim)], dim
+    )
 
 
 def _require_fit(
@@ -304,9 +417,13 @@ def _require_fit(
     if shapes:
         reasons.append(f"{_count(shapes)} of another shape ({_names(shapes)})")
     if reasons:
+        layer = STEM.removesuffix("weight")
+        if STEM in missing and all(name.startswith(layer) for name in (*missing, *unused, *shapes)):
+            hint = "Keep the first layers of the weights with --encoder.stem standard"
+        else:
+            hint = "Name the network of the weights with --encoder"
         raise UserError(
-            f"{source} does not fit {type(network).__name__}: {', '.join(reasons)}. "
-            "Name the network of the weights with --encoder"
+            f"{source} does not fit {type(network).__name__}: {', '.join(reasons)}. {hint}"
         )
 
 

@@ -180,6 +180,9 @@ class Gallery:
     caption: str = ""
     column_titles: Sequence[str] = ()
     flow: bool = False  # short rows: several side by side
+    side_by_side: bool = (
+        False  # rows of one length: two side by side, tiles as wide as there is room
+    )
 
 
 @dataclass(frozen=True)
@@ -200,6 +203,7 @@ class Cloud:
     sample: str  # a key of the document's samples
     points: Sequence[Sequence[float]]  # [n, 3]
     caption: str = ""
+    half: bool = False  # half the width of a wide page
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ class Writer:
             f'aria-label="{in_html(cloud.title)}. {CLOUD_KEYS}"></canvas>'
             f'<ul class="legend"></ul><p class="note keys">{CLOUD_KEYS}</p></div>'
         )
-        return self.figure(cloud.title, cloud.caption, inner)
+        return self.figure(cloud.title, cloud.caption, inner, "half" if cloud.half else "")
 
     def figure(
         self, title: str, caption: str, inner: str, kind: str = "", links: Sequence[Link] = ()
@@ -206,7 +206,8 @@ class Writer:
         """Write rows of small pictures."""
         rows = "".join(self._gallery_row(label, tiles) for label, tiles in gallery.rows)
         titles = "".join(f"<li>{in_html(title)}</li>" for title in gallery.column_titles)
-        kind = "gallery heads" if titles else "gallery flow" if gallery.flow else "gallery"
+        layout = "heads" if titles else "flow" if gallery.flow else ""
+        kind = f"gallery {'beside' if gallery.side_by_side else layout}".strip()
         inner = f'<ul class="columns" aria-hidden="true">{titles}</ul>{rows}' if titles else rows
         return self.figure(
             gallery.title,

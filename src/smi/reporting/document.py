@@ -4,7 +4,7 @@ import datetime
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,14 @@ import numpy as np
 from smi import __version__
 from smi.comparison.comparison import Comparison
 from smi.errors import UserError
-from smi.evaluation.results import SUBJECTS, Result, read_all, results_table, row_name
+from smi.evaluation.results import (
+    OFF_THE_SHELF,
+    SUBJECTS,
+    Result,
+    read_all,
+    results_table,
+    row_name,
+)
 from smi.figures.accuracy_std import accuracy_std
 from smi.figures.curves import effective_rank, loss, probe
 from smi.figures.eigenspectrum import draw_shares
@@ -39,9 +46,13 @@ from smi.pages import (
     Verdict,
 )
 from smi.pages.plots import plot
+from smi.reporting.before_after import gain_blocks, kept_texts, rotated_onto
+from smi.reporting.gains import ADAPTED, start_results
 from smi.reporting.image_blocks import (
+    BEFORE_AFTER_NEIGHBOURS_TITLE,
     NEIGHBOURS_TITLE,
     PAIRS_TITLE,
+    before_after_gallery,
     energy_maps,
     neighbours_gallery,
     pairs_gallery,
@@ -86,6 +97,7 @@ class ReportDocument:
     """Build the document of a report.
 
     portraits: by the row that the portrayed run belongs to.
+    start_portraits: the same, of the weights that runs started from.
     """
 
     def __init__(
@@ -93,10 +105,12 @@ class ReportDocument:
         report_runs: Sequence[ReportRun],
         comparisons: Mapping[str, Comparison],
         portraits: Mapping[str, Portrait],
+        start_portraits: Mapping[str, Portrait] | None = None,
     ):
         self.report_runs = report_runs
         self.comparisons = comparisons
         self.portraits = portraits
+        self.start_portraits = start_portraits or {}
         self.runs = {run.name: run.run for run in report_runs}
         self.first_runs = {run.row: run.run for run in first_runs(report_runs)}
         self.parts = {  # of portraits that have images
@@ -149,7 +163,10 @@ class ReportDocument:
     # ------------------------------------------------------------------------------ overview
 
     def _overview(self) -> Iterator[Block]:
-        """Yield comparisons, health, and facts about the runs."""
+        """Yield starts and their gains, comparisons, health, and facts about the runs."""
+        rows = {row: list(self._before_after(row)) for row in self.start_portraits}
+        if rows:
+            yield Section("Before and after", [Chooser("Run", rows)])
         for comparison in self.comparisons.values():
             yield from comparison_tables(comparison)
         yield Section("Health", self._verdicts())
@@ -166,6 +183,71 @@ class ReportDocument:
         """Return the health of all runs, the worst first and otherwise in order."""
         verdicts = [health_verdict(run.name, run.run) for run in self.report_runs]
         return sorted(verdicts, key=lambda verdict: VERDICT_ORDER.index(verdict.level))
+
+    # ------------------------------------------------------------------------------ starts
+
+    def _before_after(self, row: str) -> Iterator[Block]:
+        """Yield what training changed in the weights that a row started from."""
+        yield from self._gain_blocks[row]
+        if row not in self.parts:
+            missing = self.portraits[row].missing
+            yield missing_block(missing.get("encoder") or missing.get("images"))
+            return
+        part, start = self.parts[row], self.start_portraits[row]
+        reason = start.missing.get("encoder") or start.missing.get("images")
+        if not reason and start.parts["names"] != part["names"]:
+            reason = "the stored neighbours of the start are of other images"
+        if reason:
+            yield missing_block(reason)
+            return
+        yield from self._seed_note()
+        yield self._compared_neighbours(row)
+        yield from self._compared_tsne(row)
+
+    @cached_property
+    def _gain_blocks(self) -> dict[str, list[Block]]:
+        """Return the kept encoders and the scores before and after, by row."""
+        starts = start_results(self.runs.values())
+        blocks: dict[str, list[Block]] = {}
+        for row in self.start_portraits:
+            runs = [run for run in self.report_runs if run.row == row]
+            has_labels = self.parts.get(row, {}).get("labels", ()) is not None
+            scores = gain_blocks(runs, starts, has_labels=has_labels)
+            blocks[row] = [*kept_texts(runs), *scores]
+        return blocks
+
+    def _compared_neighbours(self, row: str) -> Block:
+        """Show neighbours of the same queries before and after, or say why they are missing."""
+        title = BEFORE_AFTER_NEIGHBOURS_TITLE
+        for portrait in (self.start_portraits[row], self.portraits[row]):
+            if "neighbours" not in portrait.parts:
+                return Section(title, [missing_block(portrait.missing.get("neighbours"))])
+        before = self.start_portraits[row].parts["neighbours"]
+        return before_after_gallery(self.parts[row], before, row)
+
+    def _compared_tsne(self, row: str) -> Iterator[Block]:
+        """Show t-SNE of the same images before and after, or say why it is missing."""
+        part, start = self.parts[row], self.start_portraits[row].parts
+        if "places" not in part or "places" not in start:
+            portraits = (self.start_portraits[row], self.portraits[row])
+            reasons = [portrait.missing.get("places") for portrait in portraits]
+            yield Section(TSNE_TITLE, [missing_block(reasons[0] or reasons[1])])
+            return
+        before = self._cloud(part, rotated_onto(start["places"], part["places"]))
+        after = self._cloud(part, part["places"])
+        yield replace(
+            before,
+            title=f"3-D t-SNE, {OFF_THE_SHELF}",
+            caption=self._tsne_caption(f"the start ({OFF_THE_SHELF})", part),
+            half=True,
+        )
+        yield replace(
+            after,
+            title=f"3-D t-SNE, {ADAPTED}",
+            caption=f"The same images, encoded by {row} ({ADAPTED}). The cloud of the start is "
+            "rotated as a whole, so that the two are easier to compare.",
+            half=True,
+        )
 
     # ------------------------------------------------------------------------------ training
 
@@ -244,11 +326,13 @@ class ReportDocument:
         if "places" not in part:
             reason = self.portraits[row].missing.get("places")
             return Section(TSNE_TITLE, [missing_block(reason)])
+        return replace(self._cloud(part, part["places"]), caption=self._tsne_caption(row, part))
+
+    def _cloud(self, part: Mapping[str, Any], places: Sequence[Sequence[float]]) -> Cloud:
+        """Show places [n, 3] of the images of a part."""
         shown = slice(None, None, self.thinning)
-        places = [[round(x, 3) for x in place] for place in part["places"][shown]]
-        return Cloud(
-            TSNE_TITLE, self._add_sample(part, shown), places, self._tsne_caption(row, part)
-        )
+        points = [[round(x, 3) for x in place] for place in places[shown]]
+        return Cloud(TSNE_TITLE, self._add_sample(part, shown), points)
 
     def _add_sample(self, part: Mapping[str, Any], shown: slice) -> str:
         """Add the images of a part to the document unless they are there; return their key."""

@@ -3,13 +3,17 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from smi.evaluation.results import OFF_THE_SHELF
 from smi.figures.energy_maps import MAP_DESCRIPTION
 from smi.pages import Block, Gallery, Section, Tile
+from smi.reporting.gains import ADAPTED
 from smi.reporting.portrait import NUM_NEIGHBOURS, Portrait
 from smi.reporting.run_blocks import group_rows, join_words, missing_block
 
 PAIRS_TITLE = "Positive pairs, sorted by dependency"
 NEIGHBOURS_TITLE = "Nearest neighbours"
+BEFORE_AFTER_NEIGHBOURS_TITLE = f"{NEIGHBOURS_TITLE}, before and after"
+NUM_NEIGHBOURS_BESIDE = 5  # in each row before and after
 MAPS_TITLE = "Energy maps of the encoders"
 
 
@@ -69,6 +73,45 @@ def neighbours_gallery(row: str, part: Mapping[str, Any]) -> Gallery:
         f"{len(part['names']) - 1:,} {part['of']}, by cosine similarity of the features of {row}, "
         f"nearest first.{marks}",
     )
+
+
+def before_after_gallery(
+    part: Mapping[str, Any], before: Sequence[Mapping[str, Any]], row: str
+) -> Gallery:
+    """Show queries beside their nearest neighbours off the shelf and after training.
+
+    before: the neighbours of the start among the images of `part`.
+    """
+    sides = {OFF_THE_SHELF: before, ADAPTED: part["neighbours"]}
+    pairs = zip(*sides.values(), strict=True)
+    rows = [
+        _side_row(part, side, neighbours)
+        for pair in pairs
+        for side, neighbours in zip(sides, pair, strict=True)
+    ]
+    marks = " ✓: same class as the query, ×: another class." if part["labels"] is not None else ""
+    return Gallery(
+        BEFORE_AFTER_NEIGHBOURS_TITLE,
+        rows,
+        f"Framed: a query. Beside it: the {NUM_NEIGHBOURS_BESIDE} nearest of the other "
+        f"{len(part['names']) - 1:,} {part['of']}, by cosine similarity of the features of the "
+        f"start ({OFF_THE_SHELF}) and of {row} ({ADAPTED}), nearest first.{marks}",
+        side_by_side=True,
+    )
+
+
+def _side_row(
+    part: Mapping[str, Any], side: str, neighbours: Mapping[str, Any]
+) -> tuple[str, list[Tile]]:
+    """Show a query beside its neighbours, with the number of those of the same class."""
+    query, labels = neighbours["query"], part["labels"]
+    near = neighbours["near"][:NUM_NEIGHBOURS_BESIDE]
+    tiles = [_query_tile(part, query)]
+    tiles += [_neighbour_tile(part, query, i, similarity) for i, similarity in near]
+    if labels is None:
+        return side, tiles
+    num_same = sum(labels[i] == labels[query] for i, _ in near)
+    return f"{side}: {num_same} of {len(near)} of the same class", tiles
 
 
 def _query_tile(part: Mapping[str, Any], query: int) -> Tile:

@@ -10,7 +10,7 @@ is used even if its images are gone. n images, F features.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,10 +72,16 @@ def load_portrait(run: Run, sample: Sample, device: torch.device) -> Portrait:
             "Run `smi pretrain` with the same --out to resume."
         )
         return Portrait({}, {"encoder": reason})
-    path = _path(run, sample)
+    # The encoder of the best probe may be newer than the checkpoint.
+    weights = [path for path in (run.checkpoint, run.best) if path.is_file()]
+    return saved_or_made(portrait_path(run, weights, sample), PortraitMaker(run, sample, device))
+
+
+def saved_or_made(path: Path, maker: "PortraitMaker") -> Portrait:
+    """Return the portrait that a file holds, or make it and write the file."""
     fingerprint, reason = None, ""
     try:
-        fingerprint = _fingerprint(sample)
+        fingerprint = _fingerprint(maker.sample)
     except UserError as error:
         reason = str(error)
     saved = _read(path, fingerprint)
@@ -83,7 +89,6 @@ def load_portrait(run: Run, sample: Sample, device: torch.device) -> Portrait:
         return saved
     if fingerprint is None:
         return Portrait({}, {"images": reason})
-    maker = PortraitMaker(run, sample, device)
     portrait = maker.make()
     document = {
         "format": FORMAT,
@@ -101,10 +106,14 @@ def load_portrait(run: Run, sample: Sample, device: torch.device) -> Portrait:
 # ------------------------------------------------------------------------------ the saved file
 
 
-def _path(run: Run, sample: Sample) -> Path:
-    """Return the path of a portrait, which depends on the weights and the settings."""
-    with run.checkpoint.open("rb") as file:
-        weights = hashlib.file_digest(file, "sha256").hexdigest()[:12]
+def portrait_path(
+    run: Run, weights: Sequence[Path], sample: Sample, *, prefix: str = "portrait"
+) -> Path:
+    """Return the path of a portrait, which depends on files of weights and on the settings."""
+    content = hashlib.sha256()
+    for path in weights:
+        with path.open("rb") as file:
+            hashlib.file_digest(file, lambda: content)
     settings = {
         "source": sample.source,
         "root": None,
@@ -113,7 +122,7 @@ def _path(run: Run, sample: Sample) -> Path:
         "smi": __version__,
     }
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
-    return run.folder / "figures" / f"portrait-{weights}-{digest}.json"
+    return run.folder / "figures" / f"{prefix}-{content.hexdigest()[:12]}-{digest}.json"
 
 
 def _read(path: Path, fingerprint: str | None) -> Portrait | None:
@@ -170,10 +179,7 @@ class PortraitMaker:
             self.parts["measured"] = sum(map(len, blocks))
             self._attempt("spectrum", lambda: self._add("spectrum", cumulative_variance(blocks)[0]))
             self._attempt("variances", lambda: self._add("variances", relative_variance(blocks)[0]))
-            self._attempt(
-                "places", lambda: self._add("places", embed_in_3d(h.numpy(), seed=sample.seed))
-            )
-            self._attempt("neighbours", lambda: self._add_neighbours(h))
+            self._arrange(h)
         self._attempt("maps", lambda: self._add_maps(encoder, sample))
         self._attempt("pairs", self._add_pairs)
         return Portrait(self.parts, self.missing)
@@ -192,6 +198,12 @@ class PortraitMaker:
             )
             self.is_incomplete |= isinstance(error, OSError | MemoryError | torch.OutOfMemoryError)
         return None
+
+    def _arrange(self, h: Tensor) -> None:
+        """Add t-SNE and nearest neighbours of features [n, F]."""
+        seed = self.sample.seed
+        self._attempt("places", lambda: self._add("places", embed_in_3d(h.numpy(), seed=seed)))
+        self._attempt("neighbours", lambda: self._add_neighbours(h))
 
     def _add(self, name: str, values: NDArray[Any]) -> None:
         """Add an array as rounded numbers."""

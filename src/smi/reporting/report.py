@@ -14,6 +14,7 @@ from smi.pages import page
 from smi.reporting.document import ReportDocument
 from smi.reporting.portrait import MAX_IMAGES, Portrait, load_portrait
 from smi.reporting.runs import ReportRun, find_runs, first_runs
+from smi.reporting.start_portrait import load_start_portrait
 from smi.terminal import printable, quietly, say
 
 __all__ = ["report"]
@@ -43,8 +44,8 @@ def report(
         folders = as_list(sources)
         _check(folders, out)
         runs, comparisons = find_runs(folders)
-        portraits = _load_portraits(runs, data, runtime)
-        text = _fit_page(ReportDocument(runs, comparisons, portraits))
+        portraits, start_portraits = _load_portraits(runs, data, runtime)
+        text = _fit_page(ReportDocument(runs, comparisons, portraits, start_portraits))
         with disk_errors(f"writing {out}"):
             write_text(out, text)
         count = "one run" if len(runs) == 1 else f"{len(runs)} runs"
@@ -67,10 +68,11 @@ def _check(sources: Sequence[str | Path], out: Path) -> None:
 
 def _load_portraits(
     runs: Sequence[ReportRun], data: str | Path | None, runtime: Runtime
-) -> dict[str, Portrait]:
-    """Load or compute the portrait of one run of each row."""
+) -> tuple[dict[str, Portrait], dict[str, Portrait]]:
+    """Load or compute the portrait of one run of each row, and that of its start if it has one."""
     device = runtime.choose_device()
     portraits = {}
+    start_portraits = {}
     for run in first_runs(runs):
         root = runtime.root or run.run.facts.root
         sample = Sample(
@@ -80,7 +82,9 @@ def _load_portraits(
             num_workers=runtime.num_workers,
         )
         portraits[run.row] = load_portrait(run.run, sample, device)
-    return portraits
+        if run.run.init_source is not None:
+            start_portraits[run.row] = load_start_portrait(run.run, sample, device)
+    return portraits, start_portraits
 
 
 def _fit_page(document: ReportDocument) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from smi.comparison import figure as comparison_figure
 from smi.comparison.comparison import Comparison
 from smi.errors import UserError
+from smi.evaluation.results import OFF_THE_SHELF
 from smi.health.diagnosis import diagnose
 from smi.pages import Block, Code, Facts, Finding, Missing, TableBlock, Verdict
 from smi.reporting.runs import ReportRun
@@ -62,15 +63,27 @@ def comparison_plot(comparison: Comparison) -> Any:
     figure = comparison_figure.draw_comparison(comparison)
     if comparison.swept:
         titled = [axis for axis in figure.select_xaxes() if axis.title.text == comparison.swept]
-        for axis in titled[:-2]:  # two panels side by side: a score and its difference
+        # panels side by side: a score, its difference and, after a start, its gain
+        for axis in titled[: -3 if comparison.off_the_shelf else -2]:
             axis.update(title_text="")
     intervals = "Bars are 95 % intervals over seeds. " if len(comparison.seeds) > 1 else ""
-    first = display_row_name(comparison.rows[0].name)
     caption = (
-        f"{intervals}Left: scores. Right: differences to {first}, paired by seed, in percentage "
-        "points. Bottom: time per step (black: the loss) and peak memory."
+        f"{intervals}{_describe_panels(comparison)} "
+        "Bottom: time per step (black: the loss) and peak memory."
     )
     return figure.update_layout(meta={"caption": caption})
+
+
+def _describe_panels(comparison: Comparison) -> str:
+    """Say which numbers stand where in the figure of a comparison."""
+    first = display_row_name(comparison.rows[0].name)
+    difference = f"differences to {first}, paired by seed"
+    if comparison.off_the_shelf is None:
+        return f"Left: scores. Right: {difference}, in percentage points."
+    gain = f"gains over the weights {OFF_THE_SHELF} (dotted), in percentage points."
+    if len(comparison.rows) == 1:
+        return f"Left: scores. Right: {gain}"
+    return f"Left: scores. Middle: {difference}. Right: {gain}"
 
 
 # ------------------------------------------------------------------------------ facts about runs
@@ -113,7 +126,7 @@ def runs_table(runs: Mapping[str, Run]) -> TableBlock:
         "feature std and effective rank: of the last logged batch",
         "kNN: on held-out images, as measured last",
     ]
-    if not any(run.probes() for run in runs.values()):
+    if not any("knn" in line["probe"] for run in runs.values() for line in run.probes()):
         headers = headers[:-1]
         rows = [row[:-1] for row in rows]
         notes = notes[:1]

@@ -24,7 +24,7 @@ from smi.errors import UserError
 from smi.files import expand
 from smi.imports import import_path
 from smi.nn import Encoder, create_encoder
-from smi.nn.encoders import is_import_path
+from smi.nn.encoders import MAX_CIFAR_STEM_SIDE, is_import_path, is_resnet_name
 from smi.nn.weights import (
     SCHEMES,
     hub_network,
@@ -101,7 +101,9 @@ class Pretrained(Encoder):
     def off_the_shelf(self) -> "Pretrained | None":
         """Load the weights that the run of this encoder started from; None if from scratch."""
         start = self.source / START
-        return _load_file(start).to(device_of(self, None)) if start.is_file() else None
+        if not start.is_file():
+            return None
+        return _load_file(start, trusted=True).to(device_of(self, None))
 
     def untrained(self) -> "Pretrained":
         """Build the same network as pretraining initialised it, from the seed of the run."""
@@ -252,7 +254,7 @@ def _load_run(run: Run, *, student: bool) -> Pretrained:
 
 def _load_best(path: Path) -> tuple[Encoder, int]:
     """Load the encoder of a run's best probe, and its step."""
-    encoder = _load_file(path)
+    encoder = _load_file(path, trusted=True)
     return encoder, encoder.about["step"]
 
 
@@ -267,6 +269,8 @@ def _load_published(source: str) -> Pretrained:
         settings, expected = hub_network(source)
     if expected is None:
         raise UserError(f"timm does not know the input of {source}")
+    if expected.size <= MAX_CIFAR_STEM_SIDE and is_resnet_name(str(settings["name"])):
+        settings = {"stem": "standard"} | settings
     encoder = create_encoder(**settings, image_size=expected.size)
     if file:
         weights = read_tensors(expand(file))
@@ -294,14 +298,19 @@ def source_path(source: str | Path) -> Path:
     return Path(re.sub(r"[^A-Za-z0-9._-]+", "-", str(source)))
 
 
-def _load_file(path: Path) -> Pretrained:
-    """Load an encoder from a .safetensors file with smi's header."""
+def _load_file(path: Path, *, trusted: bool = False) -> Pretrained:
+    """Load an encoder from a .safetensors file with smi's header.
+
+    trusted: it belongs to the folder of a run, whose config.yaml names the network, too.
+    """
     weights, about = read_weights(path)
     try:
         settings, image_size, mean, std = (
             about[name] for name in ("encoder", "image_size", "mean", "std")
         )
-        encoder = create_encoder(**_safe_settings(settings, path), image_size=image_size)
+        if not trusted:
+            settings = _safe_settings(settings, path)
+        encoder = create_encoder(**settings, image_size=image_size)
         encoder.network.load_state_dict(weights)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{path} cannot be loaded: {' '.join(str(error).split())[:200]}") from error

@@ -24,6 +24,27 @@ def method_name(run: Run) -> str:
     return str(described) if described else display_name(str(run.config["method"]["name"]))
 
 
+def probe_text(probe: Mapping[str, float]) -> str:
+    """Return the score of a probe: kNN, or without labels the retrieval of views."""
+    return f"kNN {probe['knn']:.1%}" if "knn" in probe else f"retrieval {probe['retrieval']:.1%}"
+
+
+def start_name(run: Run) -> str:
+    """Return where the weights of a run come from: "from timm", or nothing if from scratch."""
+    return "" if run.init_source is None else f"from {encoder_name(run.init_source)}"
+
+
+def encoder_name(source: str) -> str:
+    """Return a short name of an encoder without a run, given its source as `smi.load` takes it."""
+    scheme, colon, rest = source.partition(":")
+    if not colon or scheme not in ("timm", "hf-hub", "local-dir"):
+        return Path(source).name or source
+    if scheme == "local-dir":
+        return Path(rest).name or rest
+    network, _, file = rest.partition("@")
+    return f"{network}, {Path(file).name}" if scheme == "timm" and file else rest
+
+
 def is_published(run: Run) -> bool:
     """Return whether a run trains its method as the authors do; earlier versions could not."""
     return bool(run.config.get("published", False))
@@ -62,10 +83,27 @@ def name_runs(runs: Sequence[Run], *, by_data: bool = True) -> dict[str, Run]:
     return dict(zip(run_names(runs, by_data=by_data), runs, strict=True))
 
 
+def name_encoders(sources: Sequence[str], taken: Iterable[str] = ()) -> dict[str, str]:
+    """Return the sources of encoders by unique names.
+
+    taken: names that no encoder gets.
+    """
+    short = [encoder_name(source) for source in sources]
+    ambiguous = {name for name in short if short.count(name) > 1} | set(taken)
+    for i, source in enumerate(sources):
+        if source in sources[:i]:
+            raise UserError(f"{source} is given twice")
+    return {
+        source if name in ambiguous else name: source
+        for name, source in zip(short, sources, strict=True)
+    }
+
+
 def run_names(runs: Sequence[Run], *, by_data: bool = True) -> list[str]:
     """Name runs by method and by what distinguishes runs of the same method.
 
-    That is λ, the encoder, the epochs, another setting, the seed, and last the folder.
+    That is λ, the encoder, the weights it started from, the epochs, another setting, the seed, and
+    last the folder.
     by_data: add the dataset to the names if there are several. Otherwise runs on different
     datasets may have the same name, and a setting that differs on one dataset is named on all.
     """
@@ -91,6 +129,7 @@ def _details(runs: Sequence[Run]) -> list[list[str]]:
     return [
         ["" if weight is None else f"λ = {weight:g}" for weight in weights],
         [str(run.config["encoder"]["name"]) for run in runs],
+        [start_name(run) or "from scratch" for run in runs],
         [f"{run.config['epochs']} epochs" for run in runs],
         _other_settings(runs),
         [f"seed {run.config['seed']}" for run in runs],
@@ -105,7 +144,14 @@ def _other_settings(runs: Sequence[Run]) -> list[str]:
 
     Where more settings differ, none is named.
     """
-    named_before = ("method.redundancy_weight", "epochs", "encoder.name", "data.source")
+    named_before = (
+        "method.redundancy_weight",
+        "epochs",
+        "encoder.name",
+        "data.source",
+        "init.source",
+        "init.digest",
+    )
     settings = [
         {key: value for key, value in flat(settings_without_seed(run)) if key not in named_before}
         for run in runs
@@ -121,15 +167,16 @@ def _other_settings(runs: Sequence[Run]) -> list[str]:
 
 
 def shared_settings(runs: Iterable[Run]) -> str:
-    """Return the settings that runs share, for a caption: data, encoder, epochs, batch size."""
+    """Return the settings that runs share, for a caption: data, encoder, start, epochs, batch."""
     runs = list(runs)
     details = (
         {dataset_name(run) for run in runs},
         {str(run.config["encoder"]["name"]) for run in runs},
+        {start_name(run) for run in runs},
         {f"{run.config['epochs']} epochs" for run in runs},
         {f"batches of {run.config['batch_size']}" for run in runs},
     )
-    return ", ".join(next(iter(values)) for values in details if len(values) == 1)
+    return ", ".join(next(iter(values)) for values in details if len(values) == 1 and any(values))
 
 
 # ----------------------------------------------------------------------- runs that differ by seed

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 CONFIG = "config.yaml"
 START = "start.safetensors"
 BEST = "best.safetensors"
+MAX_HEADER_BYTES = 10_000_000  # of an encoder file; a damaged one may claim more
 # Values of methods' settings in runs that were made before the setting existed.
 EARLIER_SETTINGS: dict[str, dict[str, Any]] = {
     "MoCo": {"key_parts": 1},
@@ -304,6 +305,19 @@ class Run:
         """Return the path of the encoder of the best probe; only runs that select it have it."""
         return self.folder / BEST
 
+    def best_header(self) -> dict[str, Any] | None:
+        """Return the header of the best encoder, with its step and score; None if there is none.
+
+        It is JSON after eight bytes with the length, so reading it needs no torch.
+        """
+        try:
+            with self.best.open("rb") as file:
+                num_bytes = min(int.from_bytes(file.read(8), "little"), MAX_HEADER_BYTES)
+                header = json.loads(json.loads(file.read(num_bytes))["__metadata__"]["smi"])
+        except (OSError, ValueError, KeyError, TypeError):  # missing, or not ours
+            return None
+        return header if isinstance(header, dict) else None
+
     @property
     def start(self) -> Path:
         """Return the path of the encoder before the first step, if it started from weights."""
@@ -375,8 +389,10 @@ class Run:
             write_bad(self.folder / "bad-files.txt", bad)
 
     def __repr__(self) -> str:
+        from smi.runs.names import probe_text
+
         probes = self.probes()
-        probe = f", kNN {probes[-1]['probe']['knn']:.1%}" if probes else ""
+        probe = f", {probe_text(probes[-1]['probe'])}" if probes else ""
         metrics = self.metrics()
         steps = metrics[-1]["step"] if metrics else 0
         unfinished = "" if self.finished else ", unfinished"
@@ -408,9 +424,12 @@ def _prepare_folder(folder: Path, fresh: bool) -> None:
 
 
 def _has_steps(folder: Path) -> bool:
-    """Return whether a run in this folder has taken a step."""
-    paths = (folder / "checkpoints" / "last.pt", folder / "metrics.jsonl")
-    return is_run(folder) and any(path.is_file() and path.stat().st_size for path in paths)
+    """Return whether a run in this folder has taken a step; a probe may come before the first."""
+    if not is_run(folder):
+        return False
+    run = Run(folder)
+    saved = run.checkpoint.is_file() and run.checkpoint.stat().st_size > 0
+    return saved or any(line.get("step") for line in run.lines())
 
 
 def _lock(folder: Path) -> contextlib.AbstractContextManager[None]:

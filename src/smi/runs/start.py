@@ -12,7 +12,9 @@ from torch import Tensor
 
 from smi.errors import UserError
 from smi.files import expand
+from smi.nn.encoders import SMALL_RESNET, is_resnet_name, stem_of
 from smi.nn.weights import (
+    LOCAL_SCHEME,
     SCHEMES,
     Input,
     hub_network,
@@ -44,14 +46,16 @@ class Start:
 
 
 def find_start(source: str, encoder: Mapping[str, Any]) -> Start:
-    """Find weights by their source, without reading or downloading them.
+    """Find weights by their source; those of timm and of foreign files are not read yet.
 
     encoder: the network to use, if the source does not name its own. "timm" stands for the weights
     of that network's name.
     """
+    if not source:
+        raise UserError("--init is empty: name the weights to start from")
     name = str(encoder["name"])
     if source == TIMM and name.startswith(SCHEMES):
-        source = name
+        source = absolute_start(name)
     if source == TIMM:
         settings = dict(encoder)
         return Start(TIMM, settings, input_of(settings), lambda size: timm_weights(settings, size))
@@ -72,16 +76,24 @@ def find_start(source: str, encoder: Mapping[str, Any]) -> Start:
 
 def _of_encoder(encoder: Pretrained) -> Start:
     """Describe the weights of a run or of a file that names its network."""
+    settings = dict(encoder.settings)
+    if is_resnet_name(str(settings["name"])) or settings["name"] == SMALL_RESNET:
+        # Another image size must not change the stem.
+        settings["stem"] = stem_of(
+            encoder.network, str(settings["name"]), encoder.image_size, settings.get("stem")
+        )
     return Start(
         str(encoder.source),
-        encoder.settings,
+        settings,
         Input(encoder.mean, encoder.std, encoder.image_size),
         lambda size: encoder.network.state_dict(),
     )
 
 
 def absolute_start(source: str) -> str:
-    """Return the absolute path of a run or a file, so that a configuration works from anywhere."""
+    """Return the absolute path of a run, a file or a folder: a configuration works anywhere."""
+    if source.startswith(LOCAL_SCHEME):
+        return f"{LOCAL_SCHEME}{expand(source.removeprefix(LOCAL_SCHEME)).resolve()}"
     if source == TIMM or source.startswith(SCHEMES):
         return source
     path = expand(source)

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from smi.runs.names import probe_text
 from smi.terminal import duration, is_quiet, say
 
 
@@ -66,7 +67,7 @@ class Bar:
         left = (self._length.steps - line["step"]) * self._length.images_per_step / speed
         facts = [f"loss {line['loss']:.5g}", f"feature std {line['feature_std']:.4f}"]
         if probe:
-            facts.append(f"kNN {probe['knn']:.1%}")
+            facts.append(probe_text(probe))
         facts.append(f"{speed:,.0f} images/s")
         facts.append(f"ETA {duration(left)}" if left else "done")
         return "  ".join(facts)

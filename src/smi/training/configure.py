@@ -1,6 +1,6 @@
 """Resolve the configuration of a run, with the weights that it starts from."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,20 @@ from smi.config.resolve import resolve
 from smi.config.schema import SHORT, Config
 from smi.data.sources import ARRAY_DATASETS
 from smi.errors import UserError
+from smi.files import expand
 from smi.nn import create_encoder
-from smi.nn.weights import SCHEMES, digest_of, load_weights
-from smi.runs.run import START, Run, is_run
-from smi.runs.start import Start, absolute_start, find_start
+from smi.nn.encoders import MAX_CIFAR_STEM_SIDE, is_resnet_name
+from smi.nn.weights import SCHEMES, digest_of, has_large_stem, hub_network, load_weights
+from smi.runs.encoder import WEIGHTS, read_weights
+from smi.runs.run import Run, is_run
+from smi.runs.start import TIMM, Start, absolute_start, find_start
 
 CPU_VIEW_SIZE = 64  # pixels per side of views on a CPU, if neither recipe nor user says it
+GPU_VIEW_SIZE = 224
 STORED_SHARE = 1.5  # side of stored images, divided by that of such views
+MAX_CUT_STEM_SIDE = 32  # pixels; up to these, the centre of a trained 7 x 7 stem serves better
+# Sections and names of the settings that follow from weights.
+FOLLOWING = (("views", "size"), ("views", "mean"), ("views", "std"), ("data", "resolution"))
 
 
 @dataclass(frozen=True)
@@ -47,61 +54,139 @@ def configure(
     folder: of the run. If it exists, settings that an earlier version did not have are those of
     that version. fresh: it will be renamed, so it does not count.
     """
-    configured = _configure(recipe, requested, folder, device)
-    if fresh or not is_run(folder):
+    run = Run(folder) if is_run(folder) and not fresh else None
+    configured = _configure(recipe, requested, run, device)
+    if run is None:
         return configured
-    earlier = _earlier_settings(folder, configured.config)
-    return _configure(recipe, {**earlier, **requested}, folder, device) if earlier else configured
+    earlier = _earlier_settings(run, configured.config)
+    return _configure(recipe, {**earlier, **requested}, run, device) if earlier else configured
 
 
 def _configure(
-    recipe: str | Path, requested: Mapping[str, Any], folder: Path, device: torch.device
+    recipe: str | Path, requested: Mapping[str, Any], run: Run | None, device: torch.device
 ) -> Configured:
     draft = resolve(recipe, requested, {"views.size": CPU_VIEW_SIZE})
-    if draft.init.source is None:
-        return Configured(resolve(recipe, requested))
-    start = _find(absolute_start(draft.init.source), draft, folder)
     settings = {SHORT.get(key, key): value for key, value in requested.items()}
+    name = str(draft.encoder["name"])
+    if draft.init.source is None:
+        if name.startswith(SCHEMES):  # the network of the hub, without its weights
+            settings |= {f"encoder.{key}": value for key, value in hub_network(name)[0].items()}
+        return Configured(resolve(recipe, settings, _sizes(device)))
+    start, defaults = _find(draft, run, device)
     settings["init.source"] = start.source
     if str(settings.get("encoder.name", SCHEMES[0])).startswith(SCHEMES):
         # Nobody names another network, so it is that of the weights.
         settings |= {f"encoder.{name}": value for name, value in start.encoder.items()}
-    config = resolve(recipe, settings, _input_settings(start, draft, device))
+    config = resolve(recipe, settings, defaults)
+    if config.init.digest is None:  # a repeated configuration is complete
+        config = _with_small_files(config, start)
     return _read(config, start)
 
 
-def _find(source: str, draft: Config, folder: Path) -> Start:
-    """Find the weights; a run that is resumed may take them from its own folder."""
+def _with_small_files(config: Config, start: Start) -> Config:
+    """Store files at a size that suits the small views of a CPU, unless somebody chose one."""
+    made_smaller = start.input is not None and start.input.size > config.views.size
+    if (
+        config.views.size != CPU_VIEW_SIZE
+        or not made_smaller
+        or config.data.resolution is not None
+        or config.data.source in ARRAY_DATASETS
+    ):
+        return config
+    resolution = round(STORED_SHARE * config.views.size)
+    return replace(config, data=replace(config.data, resolution=resolution))
+
+
+def _with_whole_stem(config: Config, tensors: Mapping[str, Tensor]) -> Config:
+    """Keep the stem of a trained ResNet, unless somebody chose another or images are very small.
+
+    A stem for small images would take sixteen times the work at the same size.
+    """
+    encoder = config.encoder
+    if (
+        "stem" in encoder
+        or not has_large_stem(tensors)
+        or config.views.size <= MAX_CUT_STEM_SIDE
+        or config.views.size > MAX_CIFAR_STEM_SIDE
+        or not is_resnet_name(encoder["name"])
+    ):
+        return config
+    return replace(config, encoder=encoder | {"stem": "standard"})
+
+
+def _find(draft: Config, run: Run | None, device: torch.device) -> tuple[Start, dict[str, Any]]:
+    """Find the weights, and the settings that follow from them.
+
+    run: to resume. It has kept a copy of its weights, in case they are not there any more.
+    """
+    source = absolute_start(str(draft.init.source))
+    kept = None if run is None else _kept_start(run, source, draft)
+    recorded = {}
+    if run is not None and kept is not None:  # also if it is resumed on another device
+        recorded = {f"{part}.{name}": run.config[part].get(name) for part, name in FOLLOWING}
     try:
-        return find_start(source, draft.encoder)
+        start = find_start(source, draft.encoder)
     except UserError:
-        kept = folder / START
-        if is_run(folder) and kept.is_file() and Run(folder).init_source == source:
-            return replace(find_start(str(kept), draft.encoder), source=source)
-        raise
+        if kept is None:
+            raise
+        return kept, recorded
+    if kept is not None:
+        start = replace(start, read=_first_readable(start, kept))
+    return start, recorded or _input_settings(start, device)
 
 
-def _input_settings(start: Start, draft: Config, device: torch.device) -> dict[str, Any]:
+def _kept_start(run: Run, source: str, draft: Config) -> Start | None:
+    """Return the start that a run has kept, if it is that of this source."""
+    recorded = run.init_source
+    if recorded is None or not run.start.is_file():
+        return None
+    name = str(draft.encoder["name"])
+    if source == TIMM and name.startswith(SCHEMES):
+        source = absolute_start(name)
+    paths = [Path(recorded)]
+    if paths[0].name in WEIGHTS:  # of an export, which the command may name by its folder
+        paths.append(paths[0].parent)
+    if source != recorded and expand(source).resolve() not in paths:
+        return None
+    weights = run.start
+    return Start(recorded, run.config["encoder"], None, lambda size: read_weights(weights)[0])
+
+
+def _first_readable(start: Start, kept: Start) -> Callable[[int], Mapping[str, Tensor]]:
+    """Return a function that reads the start or, if it cannot be read, the copy of the run."""
+
+    def read(size: int) -> Mapping[str, Tensor]:
+        try:
+            return start.read(size)
+        except UserError:
+            return kept.read(size)
+
+    return read
+
+
+def _input_settings(start: Start, device: torch.device) -> dict[str, Any]:
     """Return settings that follow from the weights, for those that nobody has chosen."""
     if start.input is None:
-        return {}
+        return _sizes(device)
     size = start.input.size
-    settings: dict[str, Any] = {}
-    if device.type == "cpu" and size > CPU_VIEW_SIZE:
-        size = CPU_VIEW_SIZE
-        if draft.data.source not in ARRAY_DATASETS:
-            settings["data.resolution"] = round(STORED_SHARE * size)
-    return settings | {
-        "views.size": size,
+    return {
+        "views.size": min(size, CPU_VIEW_SIZE) if device.type == "cpu" else size,
         "views.mean": start.input.mean,
         "views.std": start.input.std,
     }
 
 
+def _sizes(device: torch.device) -> dict[str, Any]:
+    """Return the size of views for networks that do not say theirs."""
+    return {"views.size": CPU_VIEW_SIZE if device.type == "cpu" else GPU_VIEW_SIZE}
+
+
 def _read(config: Config, start: Start) -> Configured:
     """Read the weights into a network of the configuration, and record their digest."""
+    tensors = start.read(config.views.size)
+    config = _with_whole_stem(config, tensors)
     encoder = create_encoder(**config.encoder, image_size=config.views.size)
-    notes = load_weights(encoder.network, start.read(config.views.size), start.source)
+    notes = load_weights(encoder.network, tensors, start.source)
     weights = dict(encoder.network.state_dict())
     digest = digest_of(weights)
     if config.init.digest not in (None, digest):
@@ -113,9 +198,8 @@ def _read(config: Config, start: Start) -> Configured:
     return Configured(config, weights, tuple(notes))
 
 
-def _earlier_settings(folder: Path, config: Config) -> dict[str, Any]:
+def _earlier_settings(run: Run, config: Config) -> dict[str, Any]:
     """Return the settings that a run of an earlier version had without naming them."""
-    run = Run(folder)
     same_method = run.config["method"]["name"] == config.method["name"]
     return {
         name: value

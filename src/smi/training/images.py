@@ -1,6 +1,7 @@
 """Open the images that a run trains on and the labelled images that its probes use."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,17 @@ from smi.device import Precision, device_of
 from smi.distributed import rank
 from smi.errors import UserError
 from smi.evaluation import extract_labelled, knn_accuracy
+from smi.evaluation.retrieval import view_retrieval
 from smi.seeds import derive
-from smi.views import Policy
+from smi.views import Policy, Views
 
 
 class Images:
     """Hold the training images, and labelled images for probes.
 
     pretrain: the images to train on.
-    bank: labelled training images, the neighbours of a kNN probe; None without probes.
-    held_out: labelled images that the encoder is never trained on; None without probes.
+    bank: labelled training images, the neighbours of a kNN probe; None without labels.
+    held_out: images that the encoder is never trained on; None without probes.
     why_not: the reason why there are no probes.
     """
 
@@ -73,19 +75,27 @@ class Images:
         if not probing:
             return cls(used, None, None, opened=opened, why_not="no probes requested")
         stores = _probe_stores(config, chosen, validation, train, read)
-        if isinstance(stores, str):
-            return cls(used, None, None, opened=opened, why_not=stores)
-        return cls(used, *stores, opened=opened)
+        if not isinstance(stores, str):
+            return cls(used, *stores, opened=opened)
+        if len(validation):
+            limit = config.log.probe_images
+            held_out = Subset(pretrain, validation[:limit].sort().values)
+            return cls(used, None, held_out, opened=opened)
+        return cls(used, None, None, opened=opened, why_not=stores)
 
     def probe(
         self, policy: Policy, config: Config, precision: Precision = "float32"
     ) -> Callable[[nn.Module], dict[str, Any]] | None:
-        """Return a function that measures an encoder by kNN on held-out images, if it can.
+        """Return a function that measures an encoder on held-out images, if there are any.
 
-        policy: the normalisation of the encoder's input. All is computed on the encoder's device.
+        It measures kNN, or without labels how often a view finds the other view of its image.
+        policy: the views, and the normalisation of the encoder's input. All is computed on the
+        encoder's device.
         """
-        if self.bank is None or self.held_out is None:
+        if self.held_out is None:
             return None
+        if self.bank is None:
+            return partial(_retrieval, self.held_out, policy, config, precision)
         bank = self.bank
         held_out = self.held_out
 
@@ -127,18 +137,30 @@ class Images:
             store.close()
 
 
+def _retrieval(
+    held_out: Store, policy: Policy, config: Config, precision: Precision, encoder: nn.Module
+) -> dict[str, Any]:
+    """Measure how often a view of a held-out image finds the other view of it."""
+    result = view_retrieval(encoder, held_out, Views(policy), seed=config.seed, precision=precision)
+    return {
+        "retrieval": result.share,
+        "rank": result.rank,
+        "images": result.num_images,
+        "split": "validation",
+        "chance": 1 / result.num_images,
+    }
+
+
 def _split(config: Config, count: int, train: Store | None) -> tuple[Tensor, Tensor]:
     """Draw the indices of the images to train on and of those held out for validation."""
     data = config.data
     chosen = _permutation(config.seed, "images", count)
     validation = chosen[:0]
     if data.validation:
-        if train is None or train.labels is None:
-            raise UserError(
-                f"data.validation holds out labelled images, and {data.source} has no labels"
-            )
-        num_validation = max(1, round(data.validation * len(train)))
-        validation = chosen[chosen < len(train)][:num_validation]
+        # Labelled images come first. Without labels any image can be held out.
+        labelled = count if train is None or train.labels is None else len(train)
+        num_validation = max(1, round(data.validation * labelled))
+        validation = chosen[chosen < labelled][:num_validation]
         chosen = chosen[~torch.isin(chosen, validation)]
     if data.images is not None:
         if data.images > len(chosen):

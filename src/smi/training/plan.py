@@ -57,7 +57,8 @@ def next_steps(run: Run) -> str:
 def _probe(images: Images) -> str:
     if images.held_out is None:
         return images.why_not
-    return f"kNN on {len(images.held_out):,} held-out images"
+    probe = "kNN" if images.bank is not None else "retrieval of views"
+    return f"{probe} on {len(images.held_out):,} held-out images"
 
 
 def _views(job: Job) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from smi.config.choose import choose_recipe
-from smi.config.schema import Config, plain
+from smi.config.schema import SHORT, Config, plain
 from smi.data import DATASET_NAMES, Batches
 from smi.device import Runtime, choose_device, choose_precision, prepare_training, release_memory
 from smi.distributed import (
@@ -93,7 +93,9 @@ def pretrain(
     prepare_training(device)
     with quietly(quiet), processes(device):
         if recipe is None:
-            recipe, settings = on_rank_0(lambda: choose_recipe_for(requested, runtime.root, device))
+            recipe, settings = on_rank_0(
+                lambda: _choose(requested, runtime.root, device, expand(out), fresh)
+            )
             requested = settings | requested
         configured = on_rank_0(
             lambda: configure(recipe, requested, folder=expand(out), device=device, fresh=fresh)
@@ -127,18 +129,46 @@ def absolute_source(source: str | Path) -> str:
     )
 
 
-def choose_recipe_for(
-    overrides: Mapping[str, Any], root: str | Path | None, device: torch.device
+def _choose(
+    requested: Mapping[str, Any],
+    root: str | Path | None,
+    device: torch.device,
+    folder: Path,
+    fresh: bool,
 ) -> tuple[str, dict[str, Any]]:
-    """Choose a recipe for the images, and settings to change in it, and print the choice."""
+    """Choose a recipe for a new run; a run that is resumed starts from weights if it did so."""
+    resumed = is_run(folder) and not fresh
+    adapt = Run(folder).init_source is not None if resumed else None
+    return choose_recipe_for(requested, root, device, adapt=adapt)
+
+
+def choose_recipe_for(
+    overrides: Mapping[str, Any],
+    root: str | Path | None,
+    device: torch.device,
+    *,
+    adapt: bool | None = False,
+) -> tuple[str, dict[str, Any]]:
+    """Choose a recipe for the images, and settings to change in it, and print the choice.
+
+    adapt: start from weights that exist, as `choose_recipe` has it. Requested weights decide it.
+    """
     source = overrides.get("data") or overrides.get("data.source")
     if source is None:
         raise UserError(
             "name a recipe (`smi pretrain cifar10-small`) or a folder of images (`--data DIR`)"
         )
-    choice = choose_recipe(str(source), root, device)
+    names = {SHORT.get(name, name) for name, value in overrides.items() if value is not None}
+    if "init.source" in names:
+        adapt = True
+    elif "encoder.name" in names:  # nobody asked for weights of that network
+        adapt = False
+    choice = choose_recipe(str(source), root, device, adapt=adapt)
     say(f"chose {choice.sentence}")
-    return choice.recipe, choice.settings
+    settings = dict(choice.settings)
+    if "init.source" in names:
+        settings.pop("encoder", None)  # the weights may name their network
+    return choice.recipe, settings
 
 
 # ---------------------------------------------------------------------------------- the batch size

@@ -77,6 +77,9 @@ def health_context(config: Config, facts: Facts) -> Context:
         feature_dim=facts.feature_dim or 0,
         epochs=config.epochs,
         description=MethodDescription.parse(facts.method or {}),
+        started_from=config.init.source,
+        statistics=config.init.statistics,
+        select=config.select,
     )
 
 
