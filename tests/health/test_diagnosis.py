@@ -102,7 +102,7 @@ def test_a_run_that_started_from_weights(run, tmp_path):
         for step, knn in ((0, 0.6), (1000, 0.5))
     ]
     settings = METHOD_SETTINGS | {"init.source": "weights.pth", "init.statistics": "update"}
-    settings["select"] = "best"
+    settings |= {"select": "best", "data.validation": 0.1}
     folder = write_run(tmp_path / "run", [probes[0], *HEALTHY, probes[1]], settings=settings)
     best = {"about": {"step": 0, "epoch": 0}, "selected": {"criterion": "knn", "score": 0.6}}
     save_encoder(folder / "best.safetensors", {"weight": torch.zeros(2)}, best)
