@@ -183,7 +183,7 @@ def _with_start_settings(settings: Mapping[str, Any], config: Config) -> dict[st
 def _check_one_start(runs: Sequence[GridRun]) -> None:
     """Refuse methods that would start from different weights."""
     for run in runs[1:]:
-        digests = [some.config.init.digest for some in (runs[0], run)]
+        digests = [planned.config.init.digest for planned in (runs[0], run)]
         if digests[0] != digests[1]:
             raise UserError(
                 f"{runs[0].row} and {run.row} would start from different weights (digests "
