@@ -164,6 +164,9 @@ PROTOCOLS = option(
     dest="protocols",
     nargs="+",
 )
+LABELLED_IMAGES = count(
+    "--images", "N", "number of labelled training images to evaluate with (default: all)"
+)
 SEED = option("--seed", "S", "seed of all draws", type=int, default=0)
 FEATURE_PRECISION = option(
     "--precision",
@@ -228,6 +231,7 @@ COMMANDS = (
                 "redundancy_weight=0.01,0.1; or for one, SMI.redundancy_weight=0.01,0.1",
             ),
             PROTOCOLS,
+            LABELLED_IMAGES,
             *RECIPE,
         ),
         overrides=SETTINGS,
@@ -258,7 +262,7 @@ COMMANDS = (
                 "also evaluate the weights that a run started from, the untrained encoder and raw "
                 "pixels",
             ),
-            count("--images", "N", "number of labelled training images to use (default: all)"),
+            LABELLED_IMAGES,
             count("--epochs", "E", "epochs of linear and finetune (default: 100 and 20)"),
             SEED,
             FEATURE_PRECISION,

@@ -580,6 +580,20 @@ def test_the_start_is_evaluated_once(adapted, monkeypatch, capfd):
 
 
 @pytest.mark.usefixtures("_quick")
+def test_runs_and_their_start_are_evaluated_with_as_many_images_as_requested(
+    adapted, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(adapted[0])
+    given = ADAPT | {"seeds": 1, "out": "c", "tables": tmp_path}
+    compared = compare(["SMI"], images=400, **given)
+    assert [r.protocol["train"]["images"] for r in compared.protocols.values()] == [400, 400]
+    assert [r.protocol["train"]["images"] for r in compared.off_the_shelf.results] == [400, 400]
+    assert not compared.off_the_shelf.failed
+    with pytest.raises(UserError, match=r"--images is 9,999, but digits has only 1,614 labelled"):
+        compare(["SMI"], images=9_999, **given)
+
+
+@pytest.mark.usefixtures("_quick")
 def test_a_start_that_cannot_be_evaluated_stops_nothing(adapted, tmp_path, monkeypatch):
     home, comparison = adapted
     monkeypatch.chdir(home)

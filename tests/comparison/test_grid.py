@@ -223,7 +223,7 @@ def test_the_weights_decide_the_size_of_views_that_nobody_chose(tmp_path):
         given = {"methods": ["SMI"], "seeds": [0], "sweep": None, "folder": tmp_path} | given
         return plan_grid("adapt", overrides | given.pop("overrides", {}), **given).runs
 
-    for device, size in (("cpu", 64), ("cuda", 176)):
+    for device, size in (("cpu", 96), ("cuda", 176)):
         stem = {"encoder.stem": "standard"}
         (run,) = plan(overrides=stem, device=torch.device(device))
         assert run.config.views.size == size

@@ -254,15 +254,19 @@ def test_the_input_is_that_of_settings_where_they_are_set(named, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("data", "device", "size", "resolution"),
-    [("digits", "cpu", 64, None), ("photos", "cpu", 64, 96), ("photos", "cuda", 160, None)],
+    ("data", "device", "sizes", "resolution"),
+    [
+        ("digits", "cpu", (96, 128), None),
+        ("photos", "cpu", (96, 128), 146),
+        ("photos", "cuda", (160, None), None),
+    ],
 )
-def test_views_of_large_weights_are_smaller_on_a_cpu(data, device, size, resolution, tmp_path):
+def test_views_of_large_weights_are_smaller_on_a_cpu(data, device, sizes, resolution, tmp_path):
     path = tmp_path / "weights.pth"
     torch.save(timm.create_model("test_efficientnet", num_classes=3).state_dict(), path)
     requested = {"data": data, "encoder": "test_efficientnet", "init": str(path)}
     found = configured(requested, tmp_path, torch.device(device))
-    assert found.config.views.size == size
+    assert (found.config.views.size, found.config.views.input_size) == sizes
     assert found.config.data.resolution == resolution
     assert found.config.views.mean == (0.485, 0.456, 0.406)
     (note,) = found.notes
@@ -445,11 +449,13 @@ def test_the_recipe_for_a_folder_resumes_without_its_source(tmp_path, monkeypatc
     path.unlink()
     run = adapt(tmp_path / "a", photos, str(path))
     assert run.finished
-    assert (run.config["views"]["size"], run.config["data"]["resolution"]) == (64, 96)
+    views = run.config["views"]
+    assert (views["size"], views["input_size"], run.config["data"]["resolution"]) == (96, 128, 146)
     assert run.config["views"]["mean"] == [0.485, 0.456, 0.406]
     assert run.config["select"] == "best"
     assert [line["step"] for line in run.probes()] == [0, 2]
-    assert smi.load(run).resolution == 96
+    encoder = smi.load(run)
+    assert (encoder.image_size, encoder.resolution) == (128, 146)
 
 
 def test_a_source_that_is_not_that_of_the_run_is_not_replaced(weights, tmp_path):
@@ -541,13 +547,18 @@ def resnet_file(tmp_path) -> Path:
 
 @pytest.mark.parametrize(
     ("settings", "sizes"),
-    [({}, (64, 96)), ({"views.size": 48}, (48, None)), ({"data.resolution": 70}, (64, 70))],
+    [
+        ({}, (96, 128, 146)),
+        ({"views.size": 48}, (48, None, None)),
+        ({"views.size": 48, "views.input_size": 64}, (48, 64, None)),
+        ({"data.resolution": 70}, (96, 128, 70)),
+    ],
 )
 def test_files_are_stored_for_the_views_that_are_made(settings, sizes, resnet_file, tmp_path):
     requested = {"data": str(photographs(tmp_path / "photos")), "init": str(resnet_file)}
     requested |= {"encoder": "resnet10t", "encoder.stem_type": ""} | settings
     config = configure("adapt", requested, folder=tmp_path / "a", device=CPU).config
-    assert (config.views.size, config.data.resolution) == sizes
+    assert (config.views.size, config.views.input_size, config.data.resolution) == sizes
 
 
 def test_a_resumed_run_keeps_its_sizes_on_another_device(resnet_file, tmp_path):
@@ -562,7 +573,7 @@ def test_a_resumed_run_keeps_its_sizes_on_another_device(resnet_file, tmp_path):
         configure("adapt", requested, folder=tmp_path / "a", device=cuda).config
         == configured.config
     )
-    assert configure("adapt", requested, folder=tmp_path / "b", device=cuda).config.views.size > 64
+    assert configure("adapt", requested, folder=tmp_path / "b", device=cuda).config.views.size > 96
 
 
 @pytest.mark.parametrize(("size", "stem"), [(32, None), (48, "standard"), (80, None)])
@@ -589,3 +600,49 @@ def test_a_run_with_a_small_stem_is_continued_at_any_size(size, tmp_path):
 
 if __name__ == "__main__":
     train_together(Path(sys.argv[1]))
+
+
+# ------------------------------------------------------------------------- size of whole images
+
+
+def test_whole_images_may_be_larger_than_views(tmp_path):
+    """Probes, the encoder's file and everything that reads it take the size of whole images."""
+    run = tiny(tmp_path / "a", **FEW, **{"views.input_size": 12})
+    assert run.config["views"]["size"] == 8
+    for encoder in (smi.load(run), smi.load(run.folder / "encoder.safetensors")):
+        assert encoder.image_size == 12
+    measured = smi.evaluate([run.folder], protocols=["knn"], quiet=True).rows[0][1]
+    file = smi.evaluate([run.folder / "encoder.safetensors"], protocols=["knn"], quiet=True)
+    smaller = tiny(tmp_path / "b", **FEW)
+    same(
+        dict(smi.load(smaller).network.state_dict()), dict(smi.load(run).network.state_dict())
+    )  # it changes no step
+    other = smi.evaluate([smaller.folder], protocols=["knn"], quiet=True).rows[0][1]
+    assert measured[0].scores == file.rows[0][1][0].scores
+    assert measured[0].scores != other[0].scores
+    assert run.probes()[-1]["probe"]["knn"] != smaller.probes()[-1]["probe"]["knn"]
+
+
+def test_the_size_of_whole_images_does_not_change_the_stem(tmp_path):
+    """A ResNet for views of 32 pixels would have another stem for images of 80."""
+    settings = {"encoder": "test_resnet", "views.size": 32, "views.input_size": 80}
+    config = configured({"init": None, **settings}, tmp_path).config
+    assert config.encoder == {"name": "test_resnet", "stem": "cifar"}
+    config = configured({"init": None, **settings, "encoder.stem": "half"}, tmp_path).config
+    assert config.encoder["stem"] == "half"
+
+
+def test_a_network_of_one_size_keeps_it(tmp_path):
+    """Transformers have weights for each position."""
+    small = {"embed_dim": 16, "depth": 1, "num_heads": 2}
+    network = timm.create_model("vit_tiny_patch16_224", num_classes=0, img_size=96, **small)
+    path = tmp_path / "weights.pth"
+    torch.save(network.state_dict(), path)
+    requested = {"encoder": "vit_tiny_patch16_224", "init": str(path)}
+    requested |= {f"encoder.{name}": value for name, value in small.items()}
+    views = configured(requested, tmp_path).config.views
+    assert (views.size, views.input_size) == (96, None)
+    sizes = {"views.size": 96, "views.input_size": 128}
+    for init in (str(path), None):
+        with pytest.raises(UserError, match=r"vit_tiny_patch16_224 takes images of 96 pixels only"):
+            configured(requested | {"init": init} | sizes, tmp_path)

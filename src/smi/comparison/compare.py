@@ -33,6 +33,7 @@ from smi.comparison.loss_time import loss_seconds
 from smi.comparison.off_the_shelf import evaluate_start
 from smi.config.schema import SHORT
 from smi.data import Batches
+from smi.data.sources import dataset_label, resolve_source
 from smi.device import (
     Runtime,
     choose_device,
@@ -43,6 +44,7 @@ from smi.device import (
 )
 from smi.errors import UserError
 from smi.evaluation.evaluate import evaluate
+from smi.evaluation.labelled import check_number
 from smi.evaluation.results import Result
 from smi.files import disk_errors, expand
 from smi.runs.collect import COMPARISON
@@ -118,6 +120,7 @@ def compare(
     sweep: str | None = None,
     published: bool = False,
     protocols: Sequence[str] | None = None,
+    images: int | None = None,
     tables: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
     launch: Launch | None = None,
@@ -139,7 +142,7 @@ def compare(
     seeds: the number of seeds, counted from 0.
     sweep: "setting=value,value,…"; methods without this setting are run once.
     published: train each method as its authors do, instead of all methods alike.
-    protocols: how each run is evaluated, as `evaluate` takes them.
+    protocols, images: how each run is evaluated, as `evaluate` takes them.
     tables: the folder of tables and figure; None is `out`. Several comparisons may share runs.
     overrides: settings of every run, for example {"epochs": 100}.
     launch: how the processes of each run are started; None starts one process per run.
@@ -173,12 +176,13 @@ def compare(
             arguments=launch.arguments(runtime),
             device=choose_device(runtime.device),
         )
-        _check_grid(grid, runtime)
+        _check_grid(grid, images, runtime)
         runner = ComparisonRunner(
             grid,
             folder if tables is None else expand(tables),
             recipe=str(recipe),
             protocols=protocols,
+            images=images,
             launch=launch,
             runtime=runtime,
         )
@@ -211,8 +215,12 @@ def _check(
     check_loggers(launch.loggers)
 
 
-def _check_grid(grid: Grid, runtime: Runtime) -> None:
+def _check_grid(grid: Grid, images: int | None, runtime: Runtime) -> None:
     """Refuse wrong images, labels, networks or existing runs before the first run starts."""
+    if images is not None:
+        source = grid.runs[0].config.data.source
+        root = Path(runtime.root) if runtime.root else None
+        check_number(images, len(resolve_source(source, "train", root)), dataset_label(source))
     num_images = _check_images(grid, runtime)
     for run in grid.runs:
         check_same(run, num_images)
@@ -257,12 +265,14 @@ class ComparisonRunner:
         *,
         recipe: str,
         protocols: Sequence[str] | None,
+        images: int | None,
         launch: Launch,
         runtime: Runtime,
     ):
         self.grid = grid
         self.folder = folder
         self.protocols = protocols
+        self.images = images
         self.launch = launch
         self.runtime = runtime
         self.device = choose_device(runtime.device)
@@ -367,7 +377,10 @@ class ComparisonRunner:
         if not failure:
             try:
                 ((_, results),) = evaluate(
-                    [run.folder], protocols=self.protocols, runtime=self.runtime
+                    [run.folder],
+                    protocols=self.protocols,
+                    images=self.images,
+                    runtime=self.runtime,
                 ).rows
             except UserError as error:  # for example, an encoder that diverged
                 failure = f"it could not be evaluated: {error}"
@@ -380,7 +393,9 @@ class ComparisonRunner:
         )
         self.trained[run.row].append(trained)
         if results and self.off_the_shelf is None:
-            self.off_the_shelf = evaluate_start(Run(run.folder), results, self.runtime)
+            self.off_the_shelf = evaluate_start(
+                Run(run.folder), results, images=self.images, runtime=self.runtime
+            )
         comparable = not self.launch.compiled and self.launch.processes == 1
         if not failure and comparable and run.row not in self.loss_ms:
             self.loss_ms[run.row] = self._measure_loss(run)

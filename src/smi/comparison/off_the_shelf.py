@@ -1,6 +1,6 @@
 """Evaluate the weights that all runs of a comparison started from, off the shelf.
 
-start = evaluate_start(Run("runs/three/runs/SMI/seed-0"), results, Runtime())
+start = evaluate_start(Run("runs/three/runs/SMI/seed-0"), results)
 """
 
 import shutil
@@ -17,9 +17,16 @@ from smi.runs.encoder import load
 from smi.runs.run import Run
 
 
-def evaluate_start(run: Run, results: Sequence[Result], runtime: Runtime) -> OffTheShelf | None:
+def evaluate_start(
+    run: Run,
+    results: Sequence[Result],
+    *,
+    images: int | None = None,
+    runtime: Runtime = Runtime(),
+) -> OffTheShelf | None:
     """Evaluate the start of a run under the protocols of the run's own results.
 
+    images: the number of labelled training images, as `evaluate` takes it.
     Results are stored in the run's eval/, as `smi evaluate --floors` stores them, and stored ones
     are read. None for a run from scratch.
     """
@@ -30,7 +37,7 @@ def evaluate_start(run: Run, results: Sequence[Result], runtime: Runtime) -> Off
     try:
         stored = _stored(run)
         missing = [result.protocol["name"] for result in results if result.stamp not in stored]
-        stored |= _measure(run, missing, runtime) if missing else {}
+        stored |= _measure(run, missing, images, runtime) if missing else {}
     except UserError as error:  # for example, features that are NaN
         return replace(start, failed=f"it could not be evaluated: {error}")
     scored = [stored[result.stamp] for result in results if result.stamp in stored]
@@ -47,13 +54,19 @@ def _stored(run: Run) -> dict[str, Result]:
     }
 
 
-def _measure(run: Run, protocols: Sequence[str], runtime: Runtime) -> dict[str, Result]:
+def _measure(
+    run: Run, protocols: Sequence[str], images: int | None, runtime: Runtime
+) -> dict[str, Result]:
     """Evaluate the start of a run, and store the results; return them by stamp."""
     runtime = replace(runtime, root=runtime.root or run.facts.root)
     with tempfile.TemporaryDirectory() as folder:  # results are written beside a file of weights
         weights = shutil.copy(run.start, folder)
         ((_, measured),) = evaluate(
-            [weights], data=run.config["data"]["source"], protocols=protocols, runtime=runtime
+            [weights],
+            data=run.config["data"]["source"],
+            protocols=protocols,
+            images=images,
+            runtime=runtime,
         ).rows
     results = [_as_start(result) for result in measured]
     for result in results:

@@ -130,6 +130,8 @@ def _check_numbers(config: Config) -> None:
         "log.probe_images": config.log.probe_images,
         "accumulate": config.accumulate,
     }
+    if config.views.input_size is not None:
+        positive["views.input_size"] = config.views.input_size
     if config.optimizer.clip is not None:
         positive["optimizer.clip"] = config.optimizer.clip
     for name, value in positive.items():

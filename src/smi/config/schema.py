@@ -27,10 +27,16 @@ class Views:
 
     policy: str  # that of a recipe (cifar10, imagenet, …) or of authors (byol, simclr, swav, …)
     size: int  # pixels per side
+    input_size: int | None = None  # of whole images, after training; None: size
     solarize_p: tuple[float, float] | None = None  # of both views; None: as in the policy
     interpolation: Literal["bilinear", "bicubic"] | None = None  # None: as in the policy
     mean: tuple[float, float, float] | None = None  # of pixels in [0, 1]; None: as in the policy
     std: tuple[float, float, float] | None = None
+
+    @property
+    def whole_size(self) -> int:
+        """Return the pixels per side of whole images, as the trained encoder is used."""
+        return self.input_size or self.size
 
 
 @dataclass(frozen=True)

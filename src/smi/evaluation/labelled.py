@@ -88,6 +88,14 @@ class LabelledData:
         )
 
 
+def check_number(images: int, available: int, name: str) -> None:
+    """Raise a UserError if a dataset has fewer labelled training images than requested."""
+    if images > available:
+        raise UserError(
+            f"--images is {images:,}, but {name} has only {available:,} labelled images"
+        )
+
+
 class LabelledSource:
     """Open datasets by name or folder, and close their stores at the end.
 
@@ -137,10 +145,7 @@ class LabelledSource:
     def _draw(self, train: Store, name: str) -> Store:
         """Draw the requested number of training images."""
         images = self._images or 0
-        if images > len(train):
-            raise UserError(
-                f"--images is {images:,}, but {name} has only {len(train):,} labelled images"
-            )
+        check_number(images, len(train), name)
         generator = torch.Generator().manual_seed(derive(self._seed, "labelled"))
         order = torch.randperm(len(train), generator=generator)
         return Subset(train, order[:images].sort().values)

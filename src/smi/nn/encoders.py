@@ -227,13 +227,14 @@ def stem_of(network: nn.Module, name: str, image_size: int, stem: Stem | None = 
     """Return `stem`, or if it is None the stem that suits images of this size."""
     if stem is not None:
         return stem
-    if not _is_resnet(network) or image_size > MAX_CIFAR_STEM_SIDE:
+    if not is_resnet(network) or image_size > MAX_CIFAR_STEM_SIDE:
         return "standard"
     small = name == SMALL_RESNET and image_size > MAX_SMALL_CIFAR_STEM_SIDE
     return "half" if small else "cifar"
 
 
-def _is_resnet(network: nn.Module) -> bool:
+def is_resnet(network: nn.Module) -> bool:
+    """Return whether a network is a ResNet of timm, whose stem can be replaced."""
     return (
         type(network).__name__ == "ResNet"
         and hasattr(network, "conv1")
@@ -245,7 +246,7 @@ def _with_stem(network: nn.Module, name: str, stem: Stem) -> nn.Module:
     """Replace the first layers of a ResNet."""
     if stem == "standard":
         return network
-    if not _is_resnet(network):
+    if not is_resnet(network):
         raise UserError(f"the {stem} stem is for ResNets; {name} is not a ResNet")
     assert isinstance(network.bn1, nn.BatchNorm2d)
     stride = 1 if stem == "cifar" else 2

@@ -223,7 +223,7 @@ def _load_run(run: Run, *, student: bool) -> Pretrained:
     try:
         mean, std = run.normalization
         settings = config["encoder"]
-        image_size = config["views"]["size"]
+        image_size = config["views"].get("input_size") or config["views"]["size"]
         about = {
             "method": config["method"]["name"],
             "data": config["data"]["source"],

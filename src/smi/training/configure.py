@@ -14,18 +14,30 @@ from smi.data.sources import ARRAY_DATASETS
 from smi.errors import UserError
 from smi.files import expand
 from smi.nn import create_encoder
-from smi.nn.encoders import MAX_CIFAR_STEM_SIDE, is_resnet_name
+from smi.nn.encoders import (
+    MAX_CIFAR_STEM_SIDE,
+    Encoder,
+    is_resnet,
+    is_resnet_name,
+    stem_of,
+)
 from smi.nn.weights import SCHEMES, digest_of, has_large_stem, hub_network, load_weights
 from smi.runs.encoder import WEIGHTS, read_weights
 from smi.runs.run import Run, is_run
 from smi.runs.start import TIMM, Start, absolute_start, find_start
+from smi.views.normalisation import KEPT_SHARE
 
-CPU_VIEW_SIZE = 64  # pixels per side of views on a CPU, if neither recipe nor user says it
+# Pixels per side on a CPU, if neither recipe nor user says them. Crops show objects larger than
+# whole images do, so that an encoder is best at larger images than its views (arXiv:1906.06423).
+CPU_VIEW_SIZE = 96
+CPU_INPUT_SIZE = 128
 GPU_VIEW_SIZE = 224
-STORED_SHARE = 1.5  # side of stored images, divided by that of such views
 MAX_CUT_STEM_SIDE = 32  # pixels; up to these, the centre of a trained 7 x 7 stem serves better
 # Sections and names of the settings that follow from weights.
-FOLLOWING = (("views", "size"), ("views", "mean"), ("views", "std"), ("data", "resolution"))
+FOLLOWING = (
+    *(("views", name) for name in ("size", "input_size", "mean", "std")),
+    ("data", "resolution"),
+)
 
 
 @dataclass(frozen=True)
@@ -71,8 +83,10 @@ def _configure(
     if draft.init.source is None:
         if name.startswith(SCHEMES):  # the network of the hub, without its weights
             settings |= {f"encoder.{key}": value for key, value in hub_network(name)[0].items()}
-        return Configured(resolve(recipe, settings, _sizes(device)))
+        return Configured(_with_input_size(resolve(recipe, settings, _sizes(device))))
     start, defaults = _find(draft, run, device)
+    if draft.views.size != CPU_VIEW_SIZE:  # somebody has chosen it: other sizes follow from it
+        defaults.pop("views.input_size", None)
     settings["init.source"] = start.source
     if str(settings.get("encoder.name", SCHEMES[0])).startswith(SCHEMES):
         # Nobody names another network, so it is that of the weights.
@@ -80,12 +94,13 @@ def _configure(
     config = resolve(recipe, settings, defaults)
     if config.init.digest is None:  # a repeated configuration is complete
         config = _with_small_files(config, start)
-    return _read(config, start)
+    return _read(config, start, chosen=draft.views.input_size is not None)
 
 
 def _with_small_files(config: Config, start: Start) -> Config:
     """Store files at a size that suits the small views of a CPU, unless somebody chose one."""
-    made_smaller = start.input is not None and start.input.size > config.views.size
+    size = config.views.whole_size
+    made_smaller = start.input is not None and start.input.size > size
     if (
         config.views.size != CPU_VIEW_SIZE
         or not made_smaller
@@ -93,8 +108,7 @@ def _with_small_files(config: Config, start: Start) -> Config:
         or config.data.source in ARRAY_DATASETS
     ):
         return config
-    resolution = round(STORED_SHARE * config.views.size)
-    return replace(config, data=replace(config.data, resolution=resolution))
+    return replace(config, data=replace(config.data, resolution=round(size / KEPT_SHARE)))
 
 
 def _with_whole_stem(config: Config, tensors: Mapping[str, Tensor]) -> Config:
@@ -169,8 +183,11 @@ def _input_settings(start: Start, device: torch.device) -> dict[str, Any]:
     if start.input is None:
         return _sizes(device)
     size = start.input.size
+    on_cpu = device.type == "cpu"
+    larger = on_cpu and size > CPU_VIEW_SIZE
     return {
-        "views.size": min(size, CPU_VIEW_SIZE) if device.type == "cpu" else size,
+        "views.size": min(size, CPU_VIEW_SIZE) if on_cpu else size,
+        "views.input_size": min(size, CPU_INPUT_SIZE) if larger else None,
         "views.mean": start.input.mean,
         "views.std": start.input.std,
     }
@@ -181,11 +198,53 @@ def _sizes(device: torch.device) -> dict[str, Any]:
     return {"views.size": CPU_VIEW_SIZE if device.type == "cpu" else GPU_VIEW_SIZE}
 
 
-def _read(config: Config, start: Start) -> Configured:
-    """Read the weights into a network of the configuration, and record their digest."""
+def _with_input_size(
+    config: Config, encoder: Encoder | None = None, *, chosen: bool = True
+) -> Config:
+    """Check that a network takes whole images of another size than its views.
+
+    chosen: by somebody. If not, whole images have the size of views where they must.
+    """
+    views = config.views
+    if views.whole_size == views.size:
+        return config
+    name = str(config.encoder["name"])
+    encoder = encoder or create_encoder(**config.encoder, image_size=views.size)
+    settings = config.encoder
+    if is_resnet(encoder.network):  # another image size must not change the stem
+        stem = stem_of(encoder.network, name, views.size, settings.get("stem"))
+        settings = settings | {"stem": stem}
+    if _fits(encoder, settings, views.whole_size):
+        return replace(config, encoder=settings)
+    if chosen:
+        raise UserError(
+            f"{name} takes images of {views.size} pixels only: leave out views.input_size"
+        )
+    return replace(config, views=replace(views, input_size=None))
+
+
+def _fits(encoder: Encoder, settings: Mapping[str, Any], size: int) -> bool:
+    """Return whether the weights of an encoder fit one for images of another size.
+
+    Transformers have weights for each position.
+    """
+    try:
+        other = create_encoder(**settings, image_size=size)
+    except UserError:
+        return False
+    shapes = [{k: v.shape for k, v in e.state_dict().items()} for e in (encoder, other)]
+    return shapes[0] == shapes[1]
+
+
+def _read(config: Config, start: Start, *, chosen: bool) -> Configured:
+    """Read the weights into a network of the configuration, and record their digest.
+
+    chosen: the user has chosen views.input_size.
+    """
     tensors = start.read(config.views.size)
     config = _with_whole_stem(config, tensors)
     encoder = create_encoder(**config.encoder, image_size=config.views.size)
+    config = _with_input_size(config, encoder, chosen=chosen)
     notes = load_weights(encoder.network, tensors, start.source)
     weights = dict(encoder.network.state_dict())
     digest = digest_of(weights)

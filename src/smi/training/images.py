@@ -105,7 +105,7 @@ class Images:
                 store,
                 mean=policy.mean,
                 std=policy.std,
-                size=config.views.size,
+                size=config.views.whole_size,
                 precision=precision,
             )
 

@@ -97,7 +97,7 @@ def encoder_header(job: Job, step: int) -> dict[str, Any]:
         about["data"] = config.data.source
     return {
         "encoder": config.encoder,
-        "image_size": config.views.size,
+        "image_size": config.views.whole_size,
         "resolution": job.batches.store.resolution,
         "mean": policy.mean,
         "std": policy.std,
