@@ -117,7 +117,7 @@ def test_a_run_that_started_from_weights(run, tmp_path):
     best["about"] = {"step": 500, "epoch": 10.0}
     save_encoder(folder / "best.safetensors", {"weight": torch.zeros(2)}, best)
     (finding,) = [f for f in diagnose(folder).findings if f.kind == "start"]
-    assert finding.evidence.endswith("; kept: epoch 10, with 60.0%")
+    assert finding.evidence.endswith("; kept: the encoder of epoch 10, with 60.0%")
     (folder / "best.safetensors").write_bytes(b"damaged")
     (finding,) = [f for f in diagnose(folder).findings if f.kind == "start"]
     assert finding.evidence.endswith("60.0% at the start")

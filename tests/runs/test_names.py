@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from smi.runs.names import display_row_name, method_name
+from smi.runs.names import display_row_name, kept_name, method_name
 from support.made_up import write_run
 
 
@@ -30,3 +30,15 @@ def test_the_name_that_a_run_recorded_comes_first(tmp_path):
         json.dumps(facts | {"method": {"display_name": "Their Method"}})
     )
     assert method_name(run) == "Their Method"
+
+
+@pytest.mark.parametrize(
+    ("step", "selected", "name"),
+    [
+        (0, {}, "the start"),
+        (8, {}, "the encoder of epoch 2.5"),
+        (8, {"share": 0.5}, "the mean of the start and the encoder of epoch 2.5"),
+    ],
+)
+def test_the_kept_encoder_has_a_name(step, selected, name):
+    assert kept_name({"about": {"step": step, "epoch": 2.5}, "selected": selected}) == name

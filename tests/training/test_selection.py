@@ -227,3 +227,54 @@ def test_without_labels_a_collapsed_encoder_is_not_kept(tmp_path, monkeypatch):
     kept = chosen.result(torch.nn.Identity())[1]
     assert kept["about"]["step"] == 1
     assert kept["selected"] == {"criterion": "retrieval", "score": 0.6, "images": 9}
+
+
+# ------------------------------------------------------------------------------------ halfway
+
+
+@pytest.fixture
+def _halfway_is_best(monkeypatch):
+    """Score the encoder halfway above all others."""
+    offer = Selection.offer
+
+    def prefer(self, step, probe, encoder, *, share=1.0):
+        offer(self, step, dict(probe) | {"knn": 0.9 if share < 1 else 0.1}, encoder, share=share)
+
+    monkeypatch.setattr(Selection, "offer", prefer)
+
+
+@pytest.mark.usefixtures("_halfway_is_best")
+def test_the_mean_of_start_and_trained_weights_is_kept_if_it_is_best(earlier, tmp_path, capsys):
+    run = continued(tmp_path / "a", earlier, **BETTER)
+    kept, start, trained = load_file(run.best), load_file(run.start), run.state()["method"]
+    for name, tensor in kept.items():
+        if tensor.is_floating_point():
+            mean = (start[name].double() + trained[f"encoder.network.{name}"].double()) / 2
+            torch.testing.assert_close(tensor, mean.float())
+    assert not torch.equal(kept["conv.weight"], start["conv.weight"])
+    assert header(run.best)["selected"]["share"] == 0.5
+    same(dict(smi.load(run).network.state_dict()), kept)
+    said = capsys.readouterr().out
+    assert "kept the mean of the start and the encoder of epoch 3, the best on held-out" in said
+
+
+def test_probes_record_the_encoder_halfway(worse, tmp_path):
+    """It is measured like the others: the start has none, and all are below it here."""
+    halfway = [line["probe"].get("halfway") for line in worse.probes()]
+    assert halfway[0] is None
+    assert all(0 <= score <= scores(worse)[0] for score in halfway[1:])
+    run = tiny(tmp_path / "a", **FEW, select="best")
+    assert not any("halfway" in line["probe"] for line in run.probes())
+
+
+def test_halfway_leaves_the_encoder_in_training_alone(earlier, tmp_path):
+    run = smi.Run(earlier)
+    run.write_start(load_file(earlier / "encoder.safetensors"), {})
+    selection = Selection(SimpleNamespace(config=SimpleNamespace(select="best")), run)
+    encoder = create_encoder(NET, image_size=8)
+    before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
+    between = selection.halfway(encoder)
+    same(before, dict(encoder.state_dict()))
+    assert not torch.equal(between.network.conv.weight, encoder.network.conv.weight)
+    run.start.unlink()
+    assert selection.halfway(encoder) is None

@@ -14,6 +14,7 @@ from smi.health.history import WINDOW, finite_number
 from smi.health.run_context import Context
 from smi.health.watch import find_problems
 from smi.methods.description import MethodDescription
+from smi.runs.names import kept_name
 from smi.runs.run import CONFIG, Run
 from smi.terminal import quietly
 
@@ -131,8 +132,7 @@ def _kept_encoder(run: Run) -> str:
     """Say which encoder best.safetensors holds; empty if there is no such file."""
     try:
         header = run.best_header() or {}
-        about, score = header["about"], float(header["selected"]["score"])
-        which = "the start" if about["step"] == 0 else f"epoch {about['epoch']:.3g}"
+        which, score = kept_name(header), float(header["selected"]["score"])
     except (ValueError, KeyError, TypeError):  # missing, or not ours
         return ""
     return f"{which}, with {score:.1%}"

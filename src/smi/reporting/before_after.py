@@ -15,7 +15,7 @@ from smi.pages import Block, Missing, TableBlock, Text
 from smi.reporting.gains import Results, ScoredRun, gain_tables, read_scores
 from smi.reporting.run_blocks import join_words, missing_block
 from smi.reporting.runs import ReportRun
-from smi.runs.names import probe_text
+from smi.runs.names import kept_name, probe_text
 from smi.runs.run import Run
 
 RETRIEVAL_NOTE = "Retrieval: how often the view of an image finds its other view among all images."
@@ -41,12 +41,12 @@ def kept_sentence(run: Run) -> str:
     if not run.best.is_file():
         return f"{kept}: {_last_encoder(run)}"
     header = run.best_header() or {}
-    about, selected = header["about"], header["selected"]
+    selected = header["selected"]
     criterion = selected["criterion"]
     score = _describe_score({criterion: selected["score"], "images": selected["images"]})
-    if about["step"] == 0:
+    if header["about"]["step"] == 0:
         return f"{kept}: the start itself, {score}; {_best_later(run, criterion)}."
-    return f"{kept}: the encoder of epoch {about['epoch']:.3g}, {score}{_had(run, criterion)}."
+    return f"{kept}: {kept_name(header)}, {score}{_had(run, criterion)}."
 
 
 def _last_encoder(run: Run) -> str:
@@ -75,7 +75,7 @@ def _had(run: Run, criterion: str) -> str:
 def _best_later(run: Run, criterion: str) -> str:
     """Describe the best score after the start, which was not better."""
     later = [line["probe"] for line in run.probes() if line["step"] > 0]
-    scores = [probe[criterion] for probe in later if criterion in probe]
+    scores = [max(p[criterion], p.get("halfway", 0)) for p in later if criterion in p]
     return f"the best later probe had {max(scores):.1%}" if scores else "no later probe was made"
 
 

@@ -29,6 +29,15 @@ def probe_text(probe: Mapping[str, float]) -> str:
     return f"kNN {probe['knn']:.1%}" if "knn" in probe else f"retrieval {probe['retrieval']:.1%}"
 
 
+def kept_name(header: Mapping[str, Any]) -> str:
+    """Return which encoder was the best one, by the header of its file."""
+    about = header["about"]
+    if about["step"] == 0:
+        return "the start"
+    trained = f"the encoder of epoch {about['epoch']:.3g}"
+    return f"the mean of the start and {trained}" if "share" in header["selected"] else trained
+
+
 def start_name(run: Run) -> str:
     """Return where the weights of a run come from: "from timm", or nothing if from scratch."""
     return "" if run.init_source is None else f"from {encoder_name(run.init_source)}"

@@ -21,7 +21,7 @@ from smi.training.feeding import Feeder
 from smi.training.job import Job
 from smi.training.journal import Journal
 from smi.training.run_facts import add_first_step, health_context
-from smi.training.selection import Selection
+from smi.training.selection import HALF, Selection, score_of
 from smi.training.signals import Interrupted, stop_signals
 from smi.training.step import Step, is_out_of_memory
 
@@ -101,8 +101,15 @@ def _probe(job: Job, journal: Journal, selection: Selection) -> None:
         journal.check_finite()
         encoder = job.method.get_submodule(job.method.exported_encoder)
         result = job.probe(encoder)
-        journal.record_probe(result)
+        halfway = selection.halfway(encoder) if journal.done else None
+        if halfway is None:
+            journal.record_probe(result)
+            selection.offer(journal.done, result, encoder)
+            return
+        measured = job.probe(halfway)
+        journal.record_probe(result | {"halfway": score_of(measured)})
         selection.offer(journal.done, result, encoder)
+        selection.offer(journal.done, measured, halfway, share=HALF)
 
 
 def _require_memory(take: Step, views: Sequence[Tensor], batch: Batch) -> None:
