@@ -60,7 +60,7 @@ def test_weights_at_hand_are_continued_from(tmp_path, monkeypatch):
     choice = choose_recipe(source, None, CPU)
     assert choice.recipe == "adapt"
     assert choice.settings["encoder"] == "tf_efficientnet_lite0.in1k"
-    assert choice.settings["epochs"] == 50
+    assert choice.settings["epochs"] == 30
     assert "`smi pretrain imagenette-small` starts from scratch" in choice.sentence
     assert choose_recipe(source, None, CUDA).settings["encoder"] == "resnet50.a1_in1k"
     assert choose_recipe(source, None, CPU, adapt=False).recipe == "imagenette-small"

@@ -24,7 +24,7 @@ MIN_STEPS_PER_EPOCH = 8  # with fewer, batch statistics repeat themselves
 # Small strong networks, whose weights are used if they are in the cache of timm's hub.
 CPU_NETWORK = "tf_efficientnet_lite0.in1k"
 GPU_NETWORK = "resnet50.a1_in1k"
-CPU_ADAPTED_IMAGES = 30_000  # in all epochs together: about five minutes on two cores
+CPU_ADAPTED_IMAGES = 18_000  # in all epochs together: about five minutes on two cores
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def choose_recipe(
     if adapt:
         settings = {"encoder": network, "batch_size": _batch_size("adapt", count)}
         if on_cpu:
-            settings["epochs"] = max(3, min(100, round(CPU_ADAPTED_IMAGES / count)))
+            settings["epochs"] = max(1, min(100, round(CPU_ADAPTED_IMAGES / count)))
         scratch = f"`smi pretrain {_recipe_for(side, on_cpu)}` starts from scratch"
         sentence = _sentence("adapt", settings, count, side, device)
         return Choice("adapt", settings, f"{sentence}; {scratch}")

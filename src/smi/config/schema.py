@@ -46,6 +46,7 @@ class Init:
     source: str | None = None  # timm, hf-hub:…, local-dir:…, a run, a file; None: from scratch
     digest: str | None = None  # of these weights, set by the first run; others are refused
     statistics: Literal["keep", "update"] = "keep"  # of batch norms; update: as from scratch
+    frozen: float = 0.0  # share of all steps, the first ones, in which only the heads are trained
 
 
 @dataclass(frozen=True)
