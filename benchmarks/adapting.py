@@ -49,9 +49,9 @@ STROKES = {"views": "digits"}  # no flips, no colours
 CASES = {
     "cifar10": Case(
         "CIFAR-10",
-        {"data.images": 3000, "epochs": 1},
+        {"data.images": 4000, "epochs": 1},
         "cifar10-small",
-        {"data.images": 3000, "epochs": 8},
+        {"data.images": 4000, "epochs": 8},
         images=5000,
     ),
     "imagenette-sub": Case(
@@ -72,13 +72,14 @@ def run(name: str, data: Path, init: Path, out: Path) -> Path:
     case = CASES[name]
     threads = int(os.environ.setdefault("OMP_NUM_THREADS", "1"))  # of the runs, too
     torch.set_num_threads(threads)
+    about = stamp(f"{threads} threads", torch=torch.__version__.partition("+")[0])
     is_folder = (data / name).is_dir()
     common = {
         "data": data / name if is_folder else name,
         "images": case.images,
         "runtime": smi.Runtime(root=None if is_folder else data),
     }
-    start = {"encoder": ENCODER, "init": str(init.resolve())}
+    start = {"encoder": ENCODER, "init": str(init)}
     adapted = smi.compare(
         METHODS,
         recipe="adapt",
@@ -93,11 +94,9 @@ def run(name: str, data: Path, init: Path, out: Path) -> Path:
         overrides=HELD_OUT | {"log.probe_every": 0, "data.images": None} | case.scratch,
         **common,
     )
-    about = stamp(f"{threads} threads", torch=torch.__version__.partition("+")[0])
     for kind, comparison in (("adapted", adapted), ("scratch", scratch)):
         text = json.dumps(comparison.plain() | about, indent=1, ensure_ascii=False)
-        for path, shown in ((data, "DATA"), (init.resolve().parent, "."), (out, "runs")):
-            text = re.sub(rf"{re.escape(str(path.resolve()))}(?=[/ \"'])", shown, text)
+        for path, shown in ((data, "DATA"), (init.parent, "."), (out, "runs")):
             text = re.sub(rf"{re.escape(str(path))}(?=[/ \"'])", shown, text)
         folder = RESULTS / f"adapting-{name}" / kind
         folder.mkdir(parents=True, exist_ok=True)
@@ -160,7 +159,7 @@ def main() -> None:
     if None in (given.set, given.data, given.init, given.out):
         parser.error("run needs a set, --data, --init and --out")
     warn_if_dirty()
-    print(run(given.set, given.data, given.init, given.out))
+    print(run(given.set, given.data.resolve(), given.init.resolve(), given.out.resolve()))
 
 
 if __name__ == "__main__":

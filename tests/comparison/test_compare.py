@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import io
+import itertools
 import json
 import os
 import re
@@ -16,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
+import torch
 import yaml
 from PIL import Image
 
@@ -621,6 +624,34 @@ def test_weights_that_changed_between_two_commands_are_refused(adapted, tmp_path
         UserError, match="SMI, seed 0: c/runs/SMI/seed-0 started from other weights"
     ):
         compare(["SMI", "BYOL"], seeds=1, out="c", **ADAPT)
+
+
+@pytest.mark.usefixtures("_quick")
+@pytest.mark.parametrize("kind", ["weights", "scratch"])
+def test_sizes_that_follow_are_those_of_every_run(kind, tmp_path, monkeypatch, capfd):
+    """A repeated command finds runs of the configuration that it plans."""
+    monkeypatch.setenv("SMI_CACHE", str(tmp_path / "cache"))
+    for split, label, i in itertools.product(("train", "val"), "ab", range(12)):
+        folder = tmp_path / "photos" / split / label
+        folder.mkdir(exist_ok=True, parents=True)
+        Image.new("RGB", (60, 40), (20 * i, 99, 200 * (label == "b"))).save(folder / f"{i}.png")
+    network = timm.create_model("test_efficientnet", num_classes=3)
+    torch.save(network.state_dict(), tmp_path / "w.pth")
+    overrides = {"epochs": 1, "batch_size": 8, "method.widths": [8, 8], "log.probe_every": 1}
+    overrides |= {"encoder": "test_efficientnet", "init": str(tmp_path / "w.pth")}
+    if kind == "scratch":
+        overrides |= {"encoder": "test_resnet", "init": None, "select": "last"}
+        overrides |= {"views.size": 32, "views.input_size": 40}
+    given = {"recipe": "adapt", "data": tmp_path / "photos", "out": tmp_path / "c", "seeds": 2}
+    given |= {"overrides": overrides, "protocols": ["knn"], "runtime": Runtime(num_workers=1)}
+    first = compare(["SMI"], **given)
+    sizes = (96, 128, 146) if kind == "weights" else (32, 40, None)
+    for run in (smi.Run(run.folder).config for run in first.rows[0].runs):
+        views, data = run["views"], run["data"]
+        assert (views["size"], views["input_size"], data["resolution"]) == sizes
+    assert not first.failed
+    compare(["SMI"], **given)
+    assert "2 of 2 runs exist already" in capfd.readouterr().out
 
 
 def test_images_without_labels_are_refused(tmp_path):

@@ -181,9 +181,3 @@ def test_arguments_of_an_encoder_are_guessed():
         },
     ).encoder
     assert encoder == {"name": "a.B", "drop": 1e-3, "deep": True, "widths": [1, 2]}
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.0])
-def test_the_share_of_frozen_steps(share):
-    with pytest.raises(UserError, match=r"init\.frozen must be at least 0 and below 1, not"):
-        resolve("adapt", {"init.frozen": share}, DEFAULTS)

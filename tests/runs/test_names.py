@@ -33,12 +33,12 @@ def test_the_name_that_a_run_recorded_comes_first(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("step", "selected", "name"),
+    ("step", "about", "name"),
     [
         (0, {}, "the start"),
         (8, {}, "the encoder of epoch 2.5"),
         (8, {"share": 0.5}, "the mean of the start and the encoder of epoch 2.5"),
     ],
 )
-def test_the_kept_encoder_has_a_name(step, selected, name):
-    assert kept_name({"about": {"step": step, "epoch": 2.5}, "selected": selected}) == name
+def test_the_kept_encoder_has_a_name(step, about, name):
+    assert kept_name({"about": {"step": step, "epoch": 2.5, **about}}) == name

@@ -598,16 +598,13 @@ def test_a_run_with_a_small_stem_is_continued_at_any_size(size, tmp_path):
     assert digest_of(configured.weights) == digest_of(encoder.network.state_dict())
 
 
-if __name__ == "__main__":
-    train_together(Path(sys.argv[1]))
-
-
 # ------------------------------------------------------------------------- size of whole images
 
 
-def test_whole_images_may_be_larger_than_views(tmp_path):
+def test_whole_images_may_be_larger_than_views(tmp_path, capsys):
     """Probes, the encoder's file and everything that reads it take the size of whole images."""
     run = tiny(tmp_path / "a", **FEW, **{"views.input_size": 12})
+    assert "2 of 8 px, for whole images of 12 px" in capsys.readouterr().out
     assert run.config["views"]["size"] == 8
     for encoder in (smi.load(run), smi.load(run.folder / "encoder.safetensors")):
         assert encoder.image_size == 12
@@ -632,6 +629,26 @@ def test_the_size_of_whole_images_does_not_change_the_stem(tmp_path):
     assert config.encoder["stem"] == "half"
 
 
+def test_whole_images_follow_only_if_nobody_chose_a_size(resnet_file, tmp_path):
+    """The same number means the same, whether it is chosen or follows from the weights."""
+    requested = {"data": str(photographs(tmp_path / "photos")), "init": str(resnet_file)}
+    requested |= {"encoder": "resnet10t", "encoder.stem_type": ""}
+
+    def sizes(recipe, requested):
+        config = configure(recipe, requested, folder=tmp_path / "none", device=CPU).config
+        return config, (config.views.size, config.views.input_size, config.data.resolution)
+
+    chosen, found = sizes("adapt", requested | {"views.size": 96})
+    assert found == (96, None, 144)
+    assert sizes("adapt", requested | {"views.input_size": 64})[1] == (96, 64, 144)
+    (tmp_path / "config.yaml").write_text(chosen.text())
+    assert sizes(tmp_path / "config.yaml", {})[0] == chosen
+    default, found = sizes("adapt", requested)
+    assert found == (96, 128, 146)
+    (tmp_path / "config.yaml").write_text(default.text())
+    assert sizes(tmp_path / "config.yaml", {})[0] == default
+
+
 def test_a_network_of_one_size_keeps_it(tmp_path):
     """Transformers have weights for each position."""
     small = {"embed_dim": 16, "depth": 1, "num_heads": 2}
@@ -644,5 +661,9 @@ def test_a_network_of_one_size_keeps_it(tmp_path):
     assert (views.size, views.input_size) == (96, None)
     sizes = {"views.size": 96, "views.input_size": 128}
     for init in (str(path), None):
-        with pytest.raises(UserError, match=r"vit_tiny_patch16_224 takes images of 96 pixels only"):
+        with pytest.raises(UserError, match=r"vit_tiny_patch16_224 has weights for each pos"):
             configured(requested | {"init": init} | sizes, tmp_path)
+
+
+if __name__ == "__main__":
+    train_together(Path(sys.argv[1]))

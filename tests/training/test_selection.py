@@ -1,5 +1,6 @@
 """Export the encoder of the best probe, so that training never makes an encoder worse."""
 
+import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import smi
 from smi.errors import UserError
 from smi.nn import Encoder, create_encoder
 from smi.training import selection as selecting
+from smi.training.images import Images
 from smi.training.selection import Selection
 from smi.training.signals import Interrupted
 from support.digits import same, same_run, tiny
@@ -252,7 +254,7 @@ def test_the_mean_of_start_and_trained_weights_is_kept_if_it_is_best(earlier, tm
             mean = (start[name].double() + trained[f"encoder.network.{name}"].double()) / 2
             torch.testing.assert_close(tensor, mean.float())
     assert not torch.equal(kept["conv.weight"], start["conv.weight"])
-    assert header(run.best)["selected"]["share"] == 0.5
+    assert header(run.best)["about"]["share"] == smi.load(run).about["share"] == 0.5
     same(dict(smi.load(run).network.state_dict()), kept)
     said = capsys.readouterr().out
     assert "kept the mean of the start and the encoder of epoch 3, the best on held-out" in said
@@ -267,10 +269,35 @@ def test_probes_record_the_encoder_halfway(worse, tmp_path):
     assert not any("halfway" in line["probe"] for line in run.probes())
 
 
+def test_the_score_halfway_is_that_of_the_mean(earlier, tmp_path, monkeypatch):
+    probed = []
+    measure = Images.probe
+
+    def probe(self, *given):
+        inner = measure(self, *given)
+
+        def record(encoder):
+            result = inner(encoder)
+            weights = {k: v.clone() for k, v in encoder.network.state_dict().items()}
+            probed.append((weights, result["knn"]))
+            return result
+
+        return record
+
+    monkeypatch.setattr(Images, "probe", probe)
+    run = continued(tmp_path / "a", earlier, epochs=1, **BETTER)
+    (start, _), (trained, _), (mean, score) = probed
+    assert run.probes()[-1]["probe"]["halfway"] == score
+    for name in ("conv.weight", "norm.running_mean"):
+        torch.testing.assert_close(mean[name], (start[name] + trained[name]) / 2)
+
+
 def test_halfway_leaves_the_encoder_in_training_alone(earlier, tmp_path):
     run = smi.Run(earlier)
     run.write_start(load_file(earlier / "encoder.safetensors"), {})
-    selection = Selection(SimpleNamespace(config=SimpleNamespace(select="best")), run)
+    job = SimpleNamespace(config=run.resolve(), device=torch.device("cpu"))
+    job.config = dataclasses.replace(job.config, select="best")
+    selection = Selection(job, run)
     encoder = create_encoder(NET, image_size=8)
     before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
     between = selection.halfway(encoder)

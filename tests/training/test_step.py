@@ -35,7 +35,6 @@ def job(
     clip: float | None = None,
     recompute: bool = False,
     compiled: bool = False,
-    frozen: float = 0.0,
 ) -> SimpleNamespace:
     """Return the parts of a job that a step uses."""
     return SimpleNamespace(
@@ -47,9 +46,7 @@ def job(
         device=CPU,
         precision=precision,
         compiled=compiled,
-        steps=4,
         config=SimpleNamespace(
-            init=SimpleNamespace(source="timm" if frozen else None, frozen=frozen),
             seed=0,
             accumulate=accumulate,
             checkpoint_activations=recompute,
@@ -443,21 +440,3 @@ if __name__ == "__main__":
     nn.Module.compile = functools.partialmethod(nn.Module.compile, backend="eager")
     warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")
     join_and_work(work)
-
-
-# ------------------------------------------------------------------------------------ frozen
-
-
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_only_heads_are_trained_in_the_first_share_of_steps(accumulate):
-    method = prepare("SMI")
-    take = Step(job(method, accumulate=accumulate, frozen=0.5))
-    changed = []
-    for step in range(4):
-        before = copy.deepcopy(method.state_dict())
-        take(step, [x.double() for x in views(method, N)], batch(N))
-        after = method.state_dict()
-        parts = {name.split(".")[0] for name in after if not torch.equal(before[name], after[name])}
-        changed.append("encoder" in parts)
-        assert parts - {"encoder"}
-    assert changed == [False, False, True, True]

@@ -217,11 +217,11 @@ def _check(
 
 def _check_grid(grid: Grid, images: int | None, runtime: Runtime) -> None:
     """Refuse wrong images, labels, networks or existing runs before the first run starts."""
+    num_images = _check_images(grid, runtime)
     if images is not None:
         source = grid.runs[0].config.data.source
         root = Path(runtime.root) if runtime.root else None
         check_number(images, len(resolve_source(source, "train", root)), dataset_label(source))
-    num_images = _check_images(grid, runtime)
     for run in grid.runs:
         check_same(run, num_images)
     for run in grid.runs:

@@ -17,7 +17,7 @@ from smi.errors import UserError
 from smi.methods import find_method, name_of, settings_of
 from smi.runs.run import Run, is_run
 from smi.terminal import suggest
-from smi.training.configure import CPU_VIEW_SIZE, configure
+from smi.training.configure import CPU_VIEW_SIZE, FOLLOWING, configure
 
 FAILED_STATUS = "stopped: "  # the status of a failed run begins with this
 
@@ -103,7 +103,7 @@ def plan_grid(
     """
     swept, rows = _rows(recipe, overrides, [name_of(name) for name in methods], sweep)
     runs = []
-    started: dict[str, Config] = {}  # by row: reading weights takes time, and seeds share them
+    started: dict[str, Config] = {}  # by row: making networks takes time, and seeds share them
     for seed in seeds:
         for name, row in rows.items():
             settings = dict(overrides)
@@ -114,12 +114,14 @@ def plan_grid(
             default = _draft(recipe, {**overrides, "method": row.method, "seed": seed})
             # a value that is the default gives the same run as no sweep, so both share a folder
             run_folder = _folder(folder, row.method if config == default else name, seed)
-            if config.init.source is None:
-                config = resolve(recipe, requested)
-            else:
+            from_weights = config.init.source is not None
+            if from_weights or config.views.input_size is not None:
                 if name not in started:
-                    started[name] = _with_start(recipe, requested, run_folder, device)
+                    started[name] = _completed(recipe, requested, run_folder, device)
                 config = replace(started[name], seed=seed)
+            else:
+                config = resolve(recipe, requested)
+            if from_weights:
                 settings = _with_start_settings(settings, config)
             command = (
                 "pretrain",
@@ -163,27 +165,36 @@ def _draft(recipe: str, requested: Mapping[str, Any]) -> Config:
     return resolve(recipe, requested, {"views.size": CPU_VIEW_SIZE})
 
 
-def _with_start(
+def _completed(
     recipe: str, requested: Mapping[str, Any], folder: Path, device: torch.device | None
 ) -> Config:
-    """Return the configuration of a run that starts from weights, as `smi pretrain` completes it.
+    """Return the configuration of a run, as `smi pretrain` completes it.
 
-    The weights determine the digest, and the network and the input that nobody has chosen.
+    Weights determine the digest, and the network and the input that nobody has chosen.
     """
     chosen = choose_device() if device is None else device
     return configure(recipe, requested, folder=folder, device=chosen).config
 
 
 def _with_start_settings(settings: Mapping[str, Any], config: Config) -> dict[str, Any]:
-    """Name the weights by their path and digest, so that no run starts from others."""
+    """Name the weights by their path and digest, and what follows from them: no run has others."""
     others = {key: value for key, value in settings.items() if SHORT.get(key, key) != "init.source"}
-    return {**others, "init.source": config.init.source, "init.digest": config.init.digest}
+    following = {f"{part}.{name}": getattr(getattr(config, part), name) for part, name in FOLLOWING}
+    chosen = {key: value for key, value in following.items() if value is not None}
+    start = {"init.source": config.init.source, "init.digest": config.init.digest}
+    return {**others, **chosen, **start}
 
 
 def _check_one_start(runs: Sequence[GridRun]) -> None:
     """Refuse methods that would start from different weights."""
     for run in runs[1:]:
         digests = [planned.config.init.digest for planned in (runs[0], run)]
+        sizes = [planned.config.views.whole_size for planned in (runs[0], run)]
+        if None not in digests and sizes[0] != sizes[1]:
+            raise UserError(
+                f"{runs[0].row} would be given images of {sizes[0]} pixels and {run.row} of "
+                f"{sizes[1]}, so they cannot be compared: give views.size and views.input_size"
+            )
         if digests[0] != digests[1]:
             raise UserError(
                 f"{runs[0].row} and {run.row} would start from different weights (digests "

@@ -107,8 +107,6 @@ def check_config(config: Config) -> None:
         )
     if data.images is not None and data.images < 2:
         raise UserError(f"data.images must be 2 or more, not {data.images}")
-    if not 0 <= config.init.frozen < 1:
-        raise UserError(f"init.frozen must be at least 0 and below 1, not {config.init.frozen:g}")
     if config.select == "best" and not (data.validation and config.log.probe_every):
         raise UserError(
             "select: best chooses by probes of held-out training images: data.validation and "

@@ -27,7 +27,7 @@ class Views:
 
     policy: str  # that of a recipe (cifar10, imagenet, …) or of authors (byol, simclr, swav, …)
     size: int  # pixels per side
-    input_size: int | None = None  # of whole images, after training; None: size
+    input_size: int | None = None  # of whole images, as encoders are used; None: size
     solarize_p: tuple[float, float] | None = None  # of both views; None: as in the policy
     interpolation: Literal["bilinear", "bicubic"] | None = None  # None: as in the policy
     mean: tuple[float, float, float] | None = None  # of pixels in [0, 1]; None: as in the policy
@@ -46,7 +46,6 @@ class Init:
     source: str | None = None  # timm, hf-hub:…, local-dir:…, a run, a file; None: from scratch
     digest: str | None = None  # of these weights, set by the first run; others are refused
     statistics: Literal["keep", "update"] = "keep"  # of batch norms; update: as from scratch
-    frozen: float = 0.0  # share of all steps, the first ones, in which only the heads are trained
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,9 @@ class LabelledData:
 
 
 def check_number(images: int, available: int, name: str) -> None:
-    """Raise a UserError if a dataset has fewer labelled training images than requested."""
+    """Raise a UserError if a dataset does not have as many labelled training images."""
+    if images < 1:
+        raise UserError(f"--images must be 1 or more, not {images}")
     if images > available:
         raise UserError(
             f"--images is {images:,}, but {name} has only {available:,} labelled images"

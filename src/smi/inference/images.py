@@ -202,4 +202,5 @@ def describe_encoder(encoder: Pretrained, source: str | Path) -> str:
     method, epoch = encoder.about.get("method"), encoder.about.get("epoch")
     facts = [method] if method else []
     facts += [f"epoch {epoch:g}"] if epoch is not None else []
+    facts += ["mean with its start"] if "share" in encoder.about else []
     return printable(str(path)) + (f" ({', '.join(facts)})" if facts else "")

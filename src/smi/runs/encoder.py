@@ -235,7 +235,10 @@ def _load_run(run: Run, *, student: bool) -> Pretrained:
         about["student"] = True
     facts = run.facts
     if run.best.is_file() and not student:
-        encoder, step = _load_best(run.best)
+        best = _load_file(run.best, trusted=True)
+        encoder: Encoder = best
+        step = best.about["step"]
+        about |= {name: best.about[name] for name in ("share",) if name in best.about}
     else:
         state = run.state()
         encoder, step = run.encoder(state, student=student), state["step"]
@@ -250,12 +253,6 @@ def _load_run(run: Run, *, student: bool) -> Pretrained:
         about=about | {"step": step, "epoch": run.epoch(step)},
         root=facts.root,
     )
-
-
-def _load_best(path: Path) -> tuple[Encoder, int]:
-    """Load the encoder of a run's best probe, and its step."""
-    encoder = _load_file(path, trusted=True)
-    return encoder, encoder.about["step"]
 
 
 def _load_published(source: str) -> Pretrained:

@@ -34,8 +34,8 @@ def kept_name(header: Mapping[str, Any]) -> str:
     about = header["about"]
     if about["step"] == 0:
         return "the start"
-    trained = f"the encoder of epoch {about['epoch']:.3g}"
-    return f"the mean of the start and {trained}" if "share" in header["selected"] else trained
+    trained = f"the encoder of epoch {round(about['epoch'], 2):g}"
+    return f"the mean of the start and {trained}" if "share" in about else trained
 
 
 def start_name(run: Run) -> str:

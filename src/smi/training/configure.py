@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from smi.config.resolve import resolve
+from smi.config.resolve import read_recipe, resolve
 from smi.config.schema import SHORT, Config
 from smi.data.sources import ARRAY_DATASETS
 from smi.errors import UserError
@@ -17,6 +17,7 @@ from smi.nn import create_encoder
 from smi.nn.encoders import (
     MAX_CIFAR_STEM_SIDE,
     Encoder,
+    is_import_path,
     is_resnet,
     is_resnet_name,
     stem_of,
@@ -32,6 +33,7 @@ from smi.views.normalisation import KEPT_SHARE
 CPU_VIEW_SIZE = 96
 CPU_INPUT_SIZE = 128
 GPU_VIEW_SIZE = 224
+STORED_SHARE = 1.5  # least side of stored images, divided by that of the views of a CPU
 MAX_CUT_STEM_SIDE = 32  # pixels; up to these, the centre of a trained 7 x 7 stem serves better
 # Sections and names of the settings that follow from weights.
 FOLLOWING = (
@@ -85,8 +87,8 @@ def _configure(
             settings |= {f"encoder.{key}": value for key, value in hub_network(name)[0].items()}
         return Configured(_with_input_size(resolve(recipe, settings, _sizes(device))))
     start, defaults = _find(draft, run, device)
-    if draft.views.size != CPU_VIEW_SIZE:  # somebody has chosen it: other sizes follow from it
-        defaults.pop("views.input_size", None)
+    if draft.init.digest is not None or _has_size(recipe, settings):
+        defaults.pop("views.input_size", None)  # whole images have the size that somebody chose
     settings["init.source"] = start.source
     if str(settings.get("encoder.name", SCHEMES[0])).startswith(SCHEMES):
         # Nobody names another network, so it is that of the weights.
@@ -95,6 +97,13 @@ def _configure(
     if config.init.digest is None:  # a repeated configuration is complete
         config = _with_small_files(config, start)
     return _read(config, start, chosen=draft.views.input_size is not None)
+
+
+def _has_size(recipe: str | Path, settings: Mapping[str, Any]) -> bool:
+    """Return whether somebody has chosen the size of views."""
+    views = read_recipe(recipe).get("views")
+    in_recipe = isinstance(views, Mapping) and views.get("size") is not None
+    return in_recipe or settings.get("views.size") is not None
 
 
 def _with_small_files(config: Config, start: Start) -> Config:
@@ -108,7 +117,8 @@ def _with_small_files(config: Config, start: Start) -> Config:
         or config.data.source in ARRAY_DATASETS
     ):
         return config
-    return replace(config, data=replace(config.data, resolution=round(size / KEPT_SHARE)))
+    resolution = round(max(STORED_SHARE * config.views.size, size / KEPT_SHARE))
+    return replace(config, data=replace(config.data, resolution=resolution))
 
 
 def _with_whole_stem(config: Config, tensors: Mapping[str, Tensor]) -> Config:
@@ -201,9 +211,10 @@ def _sizes(device: torch.device) -> dict[str, Any]:
 def _with_input_size(
     config: Config, encoder: Encoder | None = None, *, chosen: bool = True
 ) -> Config:
-    """Check that a network takes whole images of another size than its views.
+    """Settle the size of whole images: not every network takes another one than that of views.
 
-    chosen: by somebody. If not, whole images have the size of views where they must.
+    chosen: by somebody. If not, whole images have the size of views where they must. The stem of a
+    ResNet is recorded, because another image size must not change it.
     """
     views = config.views
     if views.whole_size == views.size:
@@ -211,29 +222,26 @@ def _with_input_size(
     name = str(config.encoder["name"])
     encoder = encoder or create_encoder(**config.encoder, image_size=views.size)
     settings = config.encoder
-    if is_resnet(encoder.network):  # another image size must not change the stem
+    if is_resnet(encoder.network) and not is_import_path(name):
         stem = stem_of(encoder.network, name, views.size, settings.get("stem"))
         settings = settings | {"stem": stem}
-    if _fits(encoder, settings, views.whole_size):
-        return replace(config, encoder=settings)
-    if chosen:
-        raise UserError(
-            f"{name} takes images of {views.size} pixels only: leave out views.input_size"
-        )
-    return replace(config, views=replace(views, input_size=None))
-
-
-def _fits(encoder: Encoder, settings: Mapping[str, Any], size: int) -> bool:
-    """Return whether the weights of an encoder fit one for images of another size.
-
-    Transformers have weights for each position.
-    """
     try:
-        other = create_encoder(**settings, image_size=size)
+        _require_fit(encoder, create_encoder(**settings, image_size=views.whole_size), name)
     except UserError:
-        return False
+        if chosen:
+            raise
+        return replace(config, views=replace(views, input_size=None))
+    return replace(config, encoder=settings)
+
+
+def _require_fit(encoder: Encoder, other: Encoder, name: str) -> None:
+    """Raise a UserError if the weights of an encoder do not fit one for images of another size."""
     shapes = [{k: v.shape for k, v in e.state_dict().items()} for e in (encoder, other)]
-    return shapes[0] == shapes[1]
+    if shapes[0] != shapes[1]:
+        raise UserError(
+            f"{name} has weights for each position, so whole images must have the size of views: "
+            "leave out views.input_size"
+        )
 
 
 def _read(config: Config, start: Start, *, chosen: bool) -> Configured:

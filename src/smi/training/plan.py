@@ -63,7 +63,9 @@ def _probe(images: Images) -> str:
 
 def _views(job: Job) -> str:
     sizes = Counter(view.size for view in job.views.policy.views for _ in range(view.grid**2))
-    return " and ".join(f"{count} of {size} px" for size, count in sizes.items())
+    made = " and ".join(f"{count} of {size} px" for size, count in sizes.items())
+    whole, size = job.config.views.whole_size, job.config.views.size
+    return made if whole == size else f"{made}, for whole images of {whole} px"
 
 
 def _per_device(job: Job) -> str:

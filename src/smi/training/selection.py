@@ -3,13 +3,13 @@
 The mean of trained weights and those of the start is often better than both (arXiv:2109.01903).
 """
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from smi.nn import create_encoder
 from smi.runs.checkpoint import save_encoder
 from smi.runs.encoder import read_weights
 from smi.runs.names import kept_name, probe_text
@@ -43,11 +43,14 @@ class Selection:
         if self._job.config.select != "best" or not self._run.start.is_file():
             return None
         start, _ = read_weights(self._run.start)
-        between = copy.deepcopy(encoder)
-        for name, tensor in between.get_submodule("network").state_dict().items():
-            if tensor.is_floating_point():  # in place
-                tensor.copy_(torch.lerp(start[name].to(tensor), tensor, HALF))
-        return between
+        weights = dict(encoder.get_submodule("network").state_dict())
+        for name, tensor in weights.items():
+            if tensor.is_floating_point():
+                weights[name] = torch.lerp(start[name].to(tensor), tensor, HALF)
+        config = self._job.config
+        between = create_encoder(**config.encoder, image_size=config.views.size)
+        between.network.load_state_dict(weights)
+        return between.to(self._job.device)
 
     def offer(
         self, step: int, probe: Mapping[str, Any], encoder: nn.Module, *, share: float = 1.0
@@ -65,9 +68,9 @@ class Selection:
         self._is_start = step == 0
         criterion = "knn" if "knn" in probe else "retrieval"
         selected = {"criterion": criterion, "score": self._best, "images": probe["images"]}
-        if share < 1:
-            selected["share"] = share
         header = {**encoder_header(self._job, step), "selected": selected}
+        if share < 1:
+            header["about"]["share"] = share
         save_encoder(self._path, encoder.get_submodule("network").state_dict(), header)
 
     def _has_collapsed(self, probe: Mapping[str, Any]) -> bool:

@@ -54,9 +54,6 @@ class Step:
         self._precision = job.precision
         self._config = job.config
         self._num_parts = job.config.accumulate
-        self._frozen_steps = 0
-        if job.config.init.source is not None:
-            self._frozen_steps = round(job.config.init.frozen * job.steps)
         self._network: nn.Module = job.method
         if self._num_parts > 1 and not job.method.local:
             self._network = _Embedding(job.method)
@@ -79,9 +76,6 @@ class Step:
         if self._config.optimizer.clip is not None:
             clip_gradients(self._parameters, self._config.optimizer.clip)
         self._method.before_step()
-        if step < self._frozen_steps:  # untrained heads would damage a trained encoder
-            for parameter in self._method.encoder.parameters():
-                parameter.grad = None
         # Only float16 waits for the device here: the host must know whether to update the method.
         # Gradients are those of all devices, so every device decides alike.
         skipped = self._scaler.is_enabled() and not norm.isfinite().item()
