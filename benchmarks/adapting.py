@@ -58,7 +58,10 @@ CASES = {
         "Imagenette photographs", {"epochs": 1}, "imagenette-small", {"epochs": 8}
     ),
     "omniglot-sub": Case(
-        "Omniglot characters", {"epochs": 1} | STROKES, "imagenette-small", {"epochs": 8} | STROKES
+        "Omniglot characters",
+        {"data.images": 2000, "epochs": 1} | STROKES,
+        "imagenette-small",
+        {"data.images": 2000, "epochs": 6} | STROKES,
     ),
 }
 

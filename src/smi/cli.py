@@ -164,6 +164,11 @@ PROTOCOLS = option(
     dest="protocols",
     nargs="+",
 )
+TIME = option(
+    "--time",
+    "30m|2h|1d",
+    "time of a run, instead of --epochs: the first steps are timed, then epochs and images chosen",
+)
 LABELLED_IMAGES = count(
     "--images", "N", "number of labelled training images to evaluate with (default: all)"
 )
@@ -202,10 +207,15 @@ COMMANDS = (
             option("--method", "NAME", "SMI, BarlowTwins, ... (`smi methods`) or an import path"),
             option("--seed", "S", "seed of the run (default: that of the recipe, 0)", type=int),
             flag("--fresh", "start over; the content of DIR is moved to another folder"),
+            TIME,
+            flag("--dry-run", "print the plan and stop; with --time, after a few steps"),
             flag("--list", "list the recipes and exit"),
             *RECIPE,
         ),
-        instead={"list": "smi.config.schema:list_recipes"},
+        instead={
+            "list": "smi.config.schema:list_recipes",
+            "dry_run": "smi.training.pretrain:preview",
+        },
         needs={"out": "name the run's folder: --out runs/mine"},
         overrides=(*SETTINGS, "seed"),
         shows="smi.training.plan:next_steps",
@@ -230,6 +240,7 @@ COMMANDS = (
                 "values of a setting for all methods that have it, such as "
                 "redundancy_weight=0.01,0.1; or for one, SMI.redundancy_weight=0.01,0.1",
             ),
+            TIME,
             PROTOCOLS,
             LABELLED_IMAGES,
             *RECIPE,

@@ -34,6 +34,7 @@ from smi.errors import UserError
 from smi.runs.checkpoint import save
 from smi.terminal import quietly
 from support.homemade import Net
+from support.quick import make_quick
 
 TESTS = Path(__file__).parents[1]
 OVERRIDES = {
@@ -65,24 +66,6 @@ ARGUMENTS = [
 def _our_modules(monkeypatch):
     monkeypatch.syspath_prepend(TESTS)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
-def call_in_this_process(arguments, processes=1) -> int:
-    """Replace `call`: another process takes seconds to start and rarely matters."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["smi", *arguments])
-        try:
-            main()
-        except SystemExit as end:
-            return int(end.code or 0)
-    return 0
-
-
-def make_quick(patch: pytest.MonkeyPatch) -> None:
-    """Start no process, and draw no figure."""
-    patch.syspath_prepend(TESTS)
-    patch.setattr(smi.comparison.compare, "call", call_in_this_process)
-    patch.setattr(smi.comparison.compare, "write_comparison_figure", lambda comparison, path: None)
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter, sleep
 from typing import Any
 
 from smi import __version__
@@ -51,6 +51,7 @@ from smi.runs.collect import COMPARISON
 from smi.runs.restore import build_method, load_method, load_views
 from smi.runs.run import Run
 from smi.terminal import duration, is_quiet, quietly, say
+from smi.training.budget import check_time, parse_time
 from smi.training.images import Images
 from smi.training.loggers import check_loggers
 from smi.training.pretrain import absolute_source, choose_recipe_for
@@ -121,6 +122,7 @@ def compare(
     published: bool = False,
     protocols: Sequence[str] | None = None,
     images: int | None = None,
+    time: str | None = None,
     tables: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
     launch: Launch | None = None,
@@ -143,6 +145,7 @@ def compare(
     sweep: "setting=value,value,…"; methods without this setting are run once.
     published: train each method as its authors do, instead of all methods alike.
     protocols, images: how each run is evaluated, as `evaluate` takes them.
+    time: of each run, such as "10m", instead of epochs, as `pretrain` takes it.
     tables: the folder of tables and figure; None is `out`. Several comparisons may share runs.
     overrides: settings of every run, for example {"epochs": 100}.
     launch: how the processes of each run are started; None starts one process per run.
@@ -153,7 +156,7 @@ def compare(
     launch = launch or Launch()
     with quietly(quiet):
         methods = [methods] if isinstance(methods, str) else methods
-        _check(methods, seeds, overrides or {}, launch)
+        _check(methods, seeds, overrides or {}, time, launch)
         evaluate([], protocols=protocols, runtime=runtime)  # refuses unknown protocols
         settings = dict(overrides or {})
         if data is not None:
@@ -173,16 +176,18 @@ def compare(
             seeds=range(seeds),
             sweep=sweep,
             folder=folder,
-            arguments=launch.arguments(runtime),
+            arguments=launch.arguments(runtime) + ([] if time is None else [f"--time={time}"]),
             device=choose_device(runtime.device),
         )
-        _check_grid(grid, images, runtime)
+        seconds = None if time is None else parse_time(time)
+        _check_grid(grid, images, seconds, runtime)
         runner = ComparisonRunner(
             grid,
             folder if tables is None else expand(tables),
             recipe=str(recipe),
             protocols=protocols,
             images=images,
+            seconds=seconds,
             launch=launch,
             runtime=runtime,
         )
@@ -201,7 +206,11 @@ def refuse_torchrun() -> None:
 
 
 def _check(
-    methods: Sequence[str], seeds: int, overrides: Mapping[str, Any], launch: Launch
+    methods: Sequence[str],
+    seeds: int,
+    overrides: Mapping[str, Any],
+    time: str | None,
+    launch: Launch,
 ) -> None:
     """Refuse wrong arguments before anything is computed."""
     refuse_torchrun()
@@ -212,10 +221,12 @@ def _check(
     for key in overrides:
         if SHORT.get(key, key) in ("method.name", "seed"):
             raise UserError(f"{key} cannot be set for all runs: use --methods and --seeds")
+    if time is not None:
+        check_time(time, overrides)
     check_loggers(launch.loggers)
 
 
-def _check_grid(grid: Grid, images: int | None, runtime: Runtime) -> None:
+def _check_grid(grid: Grid, images: int | None, seconds: float | None, runtime: Runtime) -> None:
     """Refuse wrong images, labels, networks or existing runs before the first run starts."""
     num_images = _check_images(grid, runtime)
     if images is not None:
@@ -223,7 +234,7 @@ def _check_grid(grid: Grid, images: int | None, runtime: Runtime) -> None:
         root = Path(runtime.root) if runtime.root else None
         check_number(images, len(resolve_source(source, "train", root)), dataset_label(source))
     for run in grid.runs:
-        check_same(run, num_images)
+        check_same(run, num_images, seconds)
     for run in grid.runs:
         if run.seed == 0 and not run.done:
             build_method(run.config, num_images)
@@ -266,6 +277,7 @@ class ComparisonRunner:
         recipe: str,
         protocols: Sequence[str] | None,
         images: int | None,
+        seconds: float | None,
         launch: Launch,
         runtime: Runtime,
     ):
@@ -279,6 +291,7 @@ class ComparisonRunner:
         self.about = {
             "recipe": recipe,
             "published": grid.runs[0].config.published,
+            "seconds": seconds,
             "smi": __version__,
             "device": describe_device(self.device),
             "versions": versions(),
@@ -338,13 +351,13 @@ class ComparisonRunner:
 
     def _add_new(self, run: GridRun, number: int) -> None:
         """Train and evaluate a run."""
-        start = time.perf_counter()
+        start = perf_counter()
         is_new = not run.status
         say(f"\nrun {number}/{len(self.grid.runs)}: {run.name}{self._time_left(number)}")
         failure = self._train(run, number)
         self._evaluate(run, run.failed or failure)
         if is_new and not failure:
-            self.seconds[run.row] = time.perf_counter() - start
+            self.seconds[run.row] = perf_counter() - start
 
     def _time_left(self, number: int) -> str:
         """Estimate the remaining time; a row without a time counts as the mean of the others."""
@@ -462,7 +475,7 @@ def call(arguments: Sequence[str], processes: int = 1) -> int:
                     # a Ctrl-C in a terminal reaches the run; a signal to this process does not
                     process.terminate()
                     terminated = True
-                time.sleep(POLL_SECONDS)
+                sleep(POLL_SECONDS)
         finally:
             process.wait()
     return -stop.signal if stop.requested else process.returncode

@@ -25,13 +25,16 @@ from smi.intervals import interval, paired_interval
 from smi.runs.collect import COMPARISON, locate_run
 from smi.runs.run import Run, is_run
 from smi.tables import NONE, Table
-from smi.terminal import printable
+from smi.terminal import duration, printable
 
 Column = tuple[str, str]  # the stamp of a protocol, and the name of one of its scores
 
 IDENTICAL_NOTE = (
     "identical: one recipe for all methods, so the same optimizer, learning rate, augmentation, "
     "batch size and epochs; a method keeps the number and kind of its views (multi-crop, patches)"
+)
+TIMED_NOTE = (
+    "equal time: {time} for each run, so the number of steps differs; one recipe for all methods"
 )
 PUBLISHED_NOTE = (
     "published: each method as its authors train it, so optimizers, learning rates, views, batch "
@@ -397,10 +400,19 @@ class Comparison:
             f"{r.protocol['name']} on {r.protocol['data']}, stamp {stamp}: {r.sentence}"
             for stamp, r in self.protocols.items()
         ]
-        settings = PUBLISHED_NOTE if self.published else IDENTICAL_NOTE
+        settings = [PUBLISHED_NOTE if self.published else IDENTICAL_NOTE]
+        if (seconds := self.about.get("seconds")) is not None:  # earlier versions do not have it
+            settings = [PUBLISHED_NOTE] if self.published else []
+            settings.append(self._time_note(seconds))
         start = [self.off_the_shelf.sentence] if self.off_the_shelf else []
-        lines = (settings, *start, *protocols, COST_NOTE, *self._caveats())
+        lines = (*settings, *start, *protocols, COST_NOTE, *self._caveats())
         return [printable(line) for line in lines]
+
+    def _time_note(self, seconds: float) -> str:
+        """Say that runs have the same time, and how many steps of each method fit into it."""
+        steps = {row.name: [run.steps for run in row.runs if run.steps] for row in self.rows}
+        means = [f"{name} {statistics.mean(n):,.0f}" for name, n in steps.items() if n]
+        return f"{TIMED_NOTE.format(time=duration(seconds))}. Steps: {', '.join(means) or NONE}"
 
     def plain(self) -> dict[str, Any]:
         """Return everything as plain values, for comparison.json."""

@@ -17,6 +17,7 @@ from smi.errors import UserError
 from smi.methods import find_method, name_of, settings_of
 from smi.runs.run import Run, is_run
 from smi.terminal import suggest
+from smi.training.budget import fitted_before
 from smi.training.configure import CPU_VIEW_SIZE, FOLLOWING, configure
 
 FAILED_STATUS = "stopped: "  # the status of a failed run begins with this
@@ -137,10 +138,14 @@ def plan_grid(
     return Grid(swept, tuple(runs))
 
 
-def check_same(run: GridRun, num_images: int) -> None:
-    """Refuse a folder that holds a run with other weights, settings or images."""
+def check_same(run: GridRun, num_images: int, seconds: float | None = None) -> None:
+    """Refuse a folder that holds a run with other weights, settings, images or time.
+
+    seconds: the time of the run, which has decided its epochs and images.
+    """
     if not run.status:
         return
+    config = fitted_before(run.config, Run(run.folder), seconds)
     init = run.config.init
     digest = (Run(run.folder).config.get("init") or {}).get("digest")
     if None not in (init.digest, digest) and init.digest != digest:
@@ -149,7 +154,9 @@ def check_same(run: GridRun, num_images: int) -> None:
             f"{init.source} now (digest {init.digest}). All runs of a comparison start from the "
             "same weights: restore them or use another --out."
         )
-    changes = Run(run.folder).differences(run.config, num_images=num_images)
+    changes = Run(run.folder).differences(
+        config, num_images=num_images if seconds is None else None
+    )
     if changes:
         raise UserError(
             f"{run.name}: {run.folder} was created with a different configuration "

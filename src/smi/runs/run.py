@@ -76,6 +76,7 @@ class Facts:
     status: str | None = None  # "training", "finished" or "stopped: REASON"
     method: dict[str, Any] | None = None  # how the method describes itself
     requested_batch_size: int | None = None  # larger than that of config.yaml if it did not fit
+    requested_seconds: float | None = None  # epochs and images of config.yaml fit into these
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> "Facts":

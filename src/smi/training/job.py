@@ -35,3 +35,4 @@ class Job:
     requested_batch_size: int  # before it was halved because it did not fit
     compiled: bool = False
     keep_every: int = 0  # steps; 0: only the last checkpoint is kept
+    requested_seconds: float | None = None  # that the run was fitted into; None: no time was given

@@ -57,7 +57,7 @@ def train(job: Job, journal: Journal, run: Run, facts: Facts, *, start: int = 0)
             set_schedules(optimizer, progress, factor)
             batch, x = next(feeder)
             if step == 0:
-                _require_memory(take, x, batch)
+                require_memory(take, x, batch)
             taken = take(step, x, batch)
             if step == start:
                 _record_first_step(job, journal, run, facts, taken.out)
@@ -112,7 +112,7 @@ def _probe(job: Job, journal: Journal, selection: Selection) -> None:
         selection.offer(journal.done, measured, halfway, share=HALF)
 
 
-def _require_memory(take: Step, views: Sequence[Tensor], batch: Batch) -> None:
+def require_memory(take: Step, views: Sequence[Tensor], batch: Batch) -> None:
     """Raise a BatchDoesNotFitError on all processes if one of them has too little memory.
 
     In a real step, the others would wait for that one.

@@ -6,9 +6,11 @@ run = smi.pretrain("cifar10", out="runs/a", method="BarlowTwins", overrides={"ep
 
 import contextlib
 import gc
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -36,7 +38,15 @@ from smi.runs.restore import build_method, build_views
 from smi.runs.run import Facts, Run, is_run
 from smi.terminal import announce, quietly, say
 from smi.training.bar import Length
-from smi.training.configure import configure
+from smi.training.budget import (
+    check_time,
+    fit,
+    fit_sentence,
+    fitted_before,
+    lateness,
+    measure_pace,
+)
+from smi.training.configure import Configured, configure
 from smi.training.images import Images
 from smi.training.job import Job
 from smi.training.journal import Journal
@@ -66,6 +76,7 @@ def pretrain(
     fresh: bool = False,
     loggers: Sequence[str] = (),
     compiled: bool = False,
+    time: str | None = None,
     runtime: Runtime = Runtime(),
     quiet: bool = False,
 ) -> Run:
@@ -80,8 +91,102 @@ def pretrain(
     overrides: any other setting: epochs, batch_size, seed, encoder, method.redundancy_weight, …
     fresh: rename an existing `out` and start over.
     loggers: "tensorboard", "wandb". compiled: use torch.compile.
+    time: of the whole run, such as "30m": the first steps are timed, then epochs and images chosen.
     """
     check_loggers(loggers)
+    device = choose_device(runtime.device, local_rank())
+    budget = _Budget.of(time, overrides)
+    requested = _requested(data, method, published, overrides)
+    prepare_training(device)
+    with quietly(quiet), processes(device):
+        origin, configured = _configure(recipe, requested, expand(out), runtime, device, fresh)
+        config = configured.config
+
+        def build(config: Config, images: Images, batches: Batches) -> Job:
+            return _build(config, images, batches, device, compiled, configured.weights)
+
+        def attempt(folder: Path, batch_size: int, fresh: bool) -> Run:
+            tried = replace(config, batch_size=batch_size)
+            if budget is not None:
+                earlier = None if fresh else folder
+                tried = _fit(tried, budget, build, runtime, earlier=earlier)
+            with _open(tried, folder, fresh, runtime) as (run, images, batches):
+                if on_rank_0(lambda: run.finished):
+                    _say(f"{run.folder} is finished: nothing to do (--fresh starts over)")
+                    return run
+                job = replace(
+                    build(tried, images, batches),
+                    requested_batch_size=config.batch_size,
+                    requested_seconds=None if budget is None else budget.seconds,
+                )
+                if configured.weights is not None and rank() == 0:
+                    run.write_start(configured.weights, encoder_header(job, 0))
+                is_new = on_rank_0(lambda: not run.checkpoint.is_file())
+                _train(job, run, images, runtime, loggers, origin=origin, notes=configured.notes)
+                if budget is not None and is_new and rank() == 0:
+                    _report_lateness(budget)
+                return run
+
+        return _with_a_batch_that_fits(attempt, config, expand(out), fresh, device)
+
+
+@dataclass(frozen=True)
+class Preview:
+    """Hold the plan of a run that is not started."""
+
+    lines: tuple[str, ...]
+
+    def text(self) -> str:
+        """Return the plan as it is printed before training."""
+        return "\n".join(self.lines)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the plan for JSON."""
+        return {"plan": list(self.lines)}
+
+
+def preview(
+    recipe: str | Path | None = None,
+    *,
+    out: str | Path | None = None,
+    data: str | Path | None = None,
+    method: str | None = None,
+    published: bool = False,
+    overrides: Mapping[str, Any] | None = None,
+    compiled: bool = False,
+    time: str | None = None,
+    runtime: Runtime = Runtime(),
+) -> Preview:
+    """Return the plan of a run with the arguments of `pretrain`; write nothing and train nothing.
+
+    With `time`, the first steps are timed.
+    """
+    device = choose_device(runtime.device, local_rank())
+    budget = _Budget.of(time, overrides)
+    requested = _requested(data, method, published, overrides)
+    prepare_training(device)
+    folder = expand(out or os.devnull)  # nothing is in there
+    with processes(device):
+        origin, configured = _configure(recipe, requested, folder, runtime, device, fresh=False)
+
+        def build(config: Config, images: Images, batches: Batches) -> Job:
+            return _build(config, images, batches, device, compiled, configured.weights)
+
+        config = configured.config
+        if budget is not None:
+            config = _fit(config, budget, build, runtime, earlier=folder)
+        with _open_images(config, runtime) as (images, batches):
+            job = build(config, images, batches)
+            return Preview(tuple(plan_lines(job, images, origin, notes=configured.notes)))
+
+
+def _requested(
+    data: str | Path | None,
+    method: str | None,
+    published: bool,
+    overrides: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return all requested settings by their names."""
     requested = dict(overrides or {})
     if data is not None:
         requested["data"] = absolute_source(data)
@@ -89,34 +194,28 @@ def pretrain(
         requested["method"] = method
     if published:
         requested["published"] = True
-    device = choose_device(runtime.device, local_rank())
-    prepare_training(device)
-    with quietly(quiet), processes(device):
-        if recipe is None:
-            recipe, settings = on_rank_0(
-                lambda: _choose(requested, runtime.root, device, expand(out), fresh)
-            )
-            requested = settings | requested
-        configured = on_rank_0(
-            lambda: configure(recipe, requested, folder=expand(out), device=device, fresh=fresh)
+    return requested
+
+
+def _configure(
+    recipe: str | Path | None,
+    requested: Mapping[str, Any],
+    folder: Path,
+    runtime: Runtime,
+    device: torch.device,
+    fresh: bool,
+) -> tuple[str, Configured]:
+    """Return the name of the recipe, which may have to be chosen, and the configuration."""
+    if recipe is None:
+        recipe, settings = on_rank_0(
+            lambda: _choose(requested, runtime.root, device, folder, fresh)
         )
-        config = configured.config
-        origin = f"recipe {recipe}{', as published' if config.published else ''}"
-
-        def attempt(folder: Path, batch_size: int, fresh: bool) -> Run:
-            tried = replace(config, batch_size=batch_size)
-            with _open(tried, folder, fresh, runtime) as (run, images, batches):
-                if on_rank_0(lambda: run.finished):
-                    _say(f"{run.folder} is finished: nothing to do (--fresh starts over)")
-                    return run
-                job = _build(tried, images, batches, device, compiled, configured.weights)
-                job = replace(job, requested_batch_size=config.batch_size)
-                if configured.weights is not None and rank() == 0:
-                    run.write_start(configured.weights, encoder_header(job, 0))
-                _train(job, run, images, runtime, loggers, origin=origin, notes=configured.notes)
-                return run
-
-        return _with_a_batch_that_fits(attempt, config, expand(out), fresh, device)
+        requested = {**settings, **requested}
+    configured = on_rank_0(
+        lambda: configure(recipe, requested, folder=folder, device=device, fresh=fresh)
+    )
+    published = ", as published" if configured.config.published else ""
+    return f"recipe {recipe}{published}", configured
 
 
 def absolute_source(source: str | Path) -> str:
@@ -221,6 +320,70 @@ def _halve(config: Config, batch_size: int) -> int:
     return half
 
 
+# --------------------------------------------------------------------------------------- the time
+
+
+@dataclass(frozen=True)
+class _Budget:
+    """Hold the time that a run may take, and when it began."""
+
+    seconds: float
+    began: float
+
+    @classmethod
+    def of(cls, time: str | None, overrides: Mapping[str, Any] | None) -> "_Budget | None":
+        """Begin now; None if no time is given."""
+        return None if time is None else cls(check_time(time, overrides), perf_counter())
+
+    @property
+    def spent(self) -> float:
+        """Return the seconds since it began."""
+        return perf_counter() - self.began
+
+
+def _report_lateness(budget: _Budget) -> None:
+    """Say it if a run took longer than it was asked to."""
+    if sentence := lateness(budget.seconds, budget.spent):
+        announce(sentence)
+
+
+def _fit(
+    config: Config,
+    budget: _Budget,
+    build: Callable[[Config, Images, Batches], Job],
+    runtime: Runtime,
+    *,
+    earlier: Path | None,
+) -> Config:
+    """Choose the epochs and images that fit into a time, or take those of a run that is resumed.
+
+    earlier: the folder of that run, if there is one.
+    """
+
+    def of_earlier() -> Config | None:
+        if earlier is None or not is_run(earlier) or Run(earlier).facts.status is None:
+            return None
+        return fitted_before(config, Run(earlier), budget.seconds)
+
+    if (before := on_rank_0(of_earlier)) is not None:
+        return before
+    try:
+        with _open_images(config, runtime) as (images, batches):
+            num_images = len(images.pretrain)
+            pace = measure_pace(build(config, images, batches), budget.seconds)
+    except RuntimeError as error:
+        if isinstance(error, BatchDoesNotFitError) or (
+            world_size() == 1 and is_out_of_memory(error)
+        ):
+            raise _OutOfMemoryError from error
+        raise
+    gc.collect()  # the networks whose steps were timed
+    left = budget.seconds - budget.spent
+    fitted = on_rank_0(lambda: fit(config, left, pace, num_images=num_images))
+    _say(fit_sentence(fitted, pace, budget.seconds, num_images))
+    return fitted
+
+
 # ---------------------------------------------------------------------------------- the processes
 
 
@@ -238,6 +401,17 @@ def _open(
     config: Config, folder: Path, fresh: bool, runtime: Runtime
 ) -> Iterator[tuple[Run, Images, Batches]]:
     """Open the images, then claim the folder, so that a mistake in the data leaves no folder."""
+    with _open_images(config, runtime) as (images, batches), contextlib.ExitStack() as stack:
+        claim = Run.claim(
+            folder, config, num_images=len(images.pretrain), world_size=world_size(), fresh=fresh
+        )
+        run = on_rank_0(lambda: stack.enter_context(claim))
+        yield run, images, batches
+
+
+@contextlib.contextmanager
+def _open_images(config: Config, runtime: Runtime) -> Iterator[tuple[Images, Batches]]:
+    """Open the images, and divide them into batches."""
     if config.batch_size % world_size():
         raise UserError(
             f"batch_size {config.batch_size} is not a multiple of the {world_size()} processes"
@@ -252,11 +426,7 @@ def _open(
             rank=rank(),
             world_size=world_size(),
         )
-        claim = Run.claim(
-            folder, config, num_images=len(images.pretrain), world_size=world_size(), fresh=fresh
-        )
-        run = on_rank_0(lambda: stack.enter_context(claim))
-        yield run, images, batches
+        yield images, batches
 
 
 def _build(

@@ -33,6 +33,7 @@ def collect_facts(job: Job, *, earlier: Facts, root: str | Path | None) -> Facts
         world_size=world_size(),
         batch_per_device=job.batches.batch_size,
         requested_batch_size=earlier.requested_batch_size or job.requested_batch_size,
+        requested_seconds=earlier.requested_seconds or job.requested_seconds,
         steps=job.steps,
         steps_per_epoch=job.batches.steps_per_epoch,
         num_views=len(policy.views),

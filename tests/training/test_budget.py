@@ -1,0 +1,204 @@
+"""Fit runs into a time: what fits, what is recorded, and how such a run resumes."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import smi
+from smi.comparison.compare import compare
+from smi.config.resolve import resolve
+from smi.errors import UserError
+from smi.training import budget, pretrain
+from smi.training.budget import Pace, fit, lateness, parse_time
+from smi.training.signals import Interrupted
+from support.digits import digits, same_run
+from support.quick import make_quick
+from support.signals import signal_in_step
+from support.two_processes import run_together
+
+NET = {"encoder": "support.homemade.Net", "method.widths": [8, 8], "batch_size": 64}
+STEPS_PER_EPOCH = 25  # of 1,614 digits
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("30m", 1800), ("1.5h", 5400), ("2d", 172_800), ("1e1m", 600)],
+)
+def test_times(text, seconds):
+    assert parse_time(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "30", "30 min", "-1h", "0s", "nanm", "infd", "1w"])
+def test_times_that_are_none(text):
+    with pytest.raises(UserError, match=r"--time must be a number with s, m, h or d, such as 30m"):
+        parse_time(text)
+
+
+def seconds_of(config, pace: Pace, num_images: int) -> float:
+    """Return the time of a run, added up epoch by epoch."""
+    images = config.data.images or num_images
+    total, steps = 0.0, images // config.batch_size
+    from_weights = config.init.source is not None
+    if from_weights:
+        total += pace.probe
+    for _ in range(config.epochs):
+        total += steps * pace.step + pace.save
+        if config.log.probe_every:
+            total += pace.probe * (2 if from_weights and config.select == "best" else 1)
+    if not config.log.probe_every:
+        total += pace.probe
+    return total + pace.save
+
+
+@given(
+    seconds=st.floats(1, 1e6),
+    step=st.floats(1e-3, 10),
+    probe=st.floats(0, 100),
+    save=st.floats(0, 10),
+    num_images=st.integers(64, 2_000_000),
+    recipe=st.sampled_from(["digits", "adapt"]),
+    probe_every=st.sampled_from([0, 1]),
+)
+def test_a_fitted_run_fills_its_time(seconds, step, probe, save, num_images, recipe, probe_every):
+    defaults = {"data.source": "digits", "views.size": 64}
+    settings = {"batch_size": 64, "select": "last" if probe_every == 0 else None}
+    settings |= {"log.probe_every": probe_every}
+    config = resolve(recipe, {k: v for k, v in settings.items() if v is not None}, defaults)
+    pace = Pace(step, probe, save)
+    try:
+        fitted = fit(config, seconds, pace, num_images=num_images)
+    except UserError:
+        least = replace(config, epochs=1, data=replace(config.data, images=64))
+        assert seconds_of(least, pace, num_images) > seconds * (1 - 1e-9)
+        return
+    assert fitted.epochs >= 1
+    spent = seconds_of(fitted, pace, num_images)
+    assert spent <= seconds * (1 + 1e-9)
+    images = fitted.data.images or num_images
+    assert 64 <= images <= num_images
+    # Another step in every epoch would not fit, or little is left.
+    assert spent + fitted.epochs * step > seconds or spent >= 0.95 * seconds - probe * 3 - save
+
+
+def test_warm_up_keeps_its_share():
+    config = resolve("cifar10", {"optimizer.warmup_epochs": 10, "epochs": 100})
+    fitted = fit(config, 100.0, Pace(0.01), num_images=50_000)
+    assert fitted.optimizer.warmup_epochs / fitted.epochs == pytest.approx(0.1)
+
+
+@pytest.fixture
+def _pace(monkeypatch):
+    """Time a job as if a step took 0.1 s, whatever this machine does."""
+    measured = budget.measure_pace
+
+    def pace(job, seconds):
+        assert measured(job, seconds).step > 0
+        return Pace(0.1)
+
+    monkeypatch.setattr(pretrain, "measure_pace", pace)
+    monkeypatch.setattr(budget, "MIN_TIMED_SECONDS", 0.0)
+    monkeypatch.setattr(pretrain._Budget, "spent", 0.0)
+
+
+def timed(out: Path, time: str = "6s", **settings: object) -> smi.Run:
+    return smi.pretrain("digits", out=out, overrides=NET | settings, time=time)
+
+
+@pytest.mark.usefixtures("_pace")
+def test_a_run_records_what_fits(tmp_path, capsys):
+    """60 steps fit: three epochs of 20 steps, with fewer images."""
+    run = timed(tmp_path / "a")
+    assert (run.config["epochs"], run.config["data"]["images"]) == (3, 20 * 64)
+    assert run.facts.requested_seconds == 6
+    assert run.facts.steps == 60
+    said = capsys.readouterr().out
+    assert "6 s: 3 epochs of 1,280 of 1,614 images fit (a step takes 0.1 s" in said
+    again = smi.pretrain(run.folder / "config.yaml", out=tmp_path / "b")
+    assert (again.folder / "config.yaml").read_text() == (run.folder / "config.yaml").read_text()
+    assert smi.load(again).digest() == smi.load(run).digest()
+    whole = timed(tmp_path / "c", time="5.1s")  # a step more than two whole epochs
+    assert (whole.config["epochs"], whole.config["data"]["images"]) == (2, None)
+
+
+@pytest.mark.usefixtures("_pace")
+def test_a_resumed_run_keeps_what_fitted(tmp_path, monkeypatch):
+    whole = timed(tmp_path / "whole")
+    with pytest.raises(Interrupted), signal_in_step(31):
+        timed(tmp_path / "cut")
+    monkeypatch.setattr(pretrain, "measure_pace", lambda *_: pytest.fail("timed again"))
+    cut = timed(tmp_path / "cut")
+    same_run(whole.folder, cut.folder)
+    with pytest.raises(UserError, match=r"cut was made to take 6 s: use the same --time"):
+        timed(tmp_path / "cut", time="7s")
+    with pytest.raises(UserError, match=r"epochs is 3 in the folder"):
+        smi.pretrain("digits", out=tmp_path / "cut", overrides=NET)
+    plain = smi.pretrain("digits", out=tmp_path / "plain", overrides=NET | {"epochs": 1})
+    with pytest.raises(UserError, match=r"plain was made without --time"):
+        timed(plain.folder)
+
+
+def test_a_time_and_epochs_are_refused(tmp_path):
+    with pytest.raises(UserError, match="give --time or --epochs, not both"):
+        timed(tmp_path / "a", epochs=3)
+    with pytest.raises(UserError, match="give --time or --epochs, not both"):
+        compare(["SMI"], recipe="digits", out=tmp_path / "c", time="1m", overrides={"epochs": 2})
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.usefixtures("_pace")
+def test_a_time_that_is_too_short_leaves_no_folder(tmp_path):
+    with pytest.raises(UserError, match="--time is too short"):
+        timed(tmp_path / "a", time="0.01s")
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.usefixtures("_pace")
+def test_a_preview_writes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shown = pretrain.preview("digits", overrides=NET, time="6s")
+    assert "60 steps in 3 epochs" in shown.text()
+    assert shown.plain() == {"plan": shown.text().splitlines()}
+    assert "1,280 of 1,614 images fit" in capsys.readouterr().out
+    shown = pretrain.preview("digits", out="runs/a", overrides=NET | {"epochs": 4})
+    assert "100 steps in 4 epochs" in shown.text()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_late_end_is_reported():
+    assert lateness(60, 65) == ""
+    assert "this took 2 min instead of 60 s: the machine was slower" in lateness(60, 130)
+
+
+@pytest.mark.usefixtures("_pace")
+def test_methods_are_compared_in_equal_time(tmp_path, monkeypatch, capfd):
+    """Runs are made in this process, so that their pace is that of the fixture."""
+    make_quick(monkeypatch)
+    given = {"recipe": "digits", "out": tmp_path / "c", "seeds": 1, "protocols": ["knn"]}
+    given |= {"overrides": NET}
+    first = compare(["SMI", "SimCLR"], time="3s", **given)
+    assert not first.failed
+    (note,) = [note for note in first.notes() if note.startswith("equal time: 3 s for each run")]
+    assert note.endswith("Steps: SMI 30, SimCLR 30")
+    assert not any(note.startswith("identical") for note in first.notes())
+    again = compare(["SMI", "SimCLR"], time="3s", **given)
+    assert "2 of 2 runs exist already" in capfd.readouterr().out
+    assert again.text() == first.text()
+    with pytest.raises(UserError, match="was made to take 3 s"):
+        compare(["SMI", "SimCLR"], time="4s", **given)
+    with pytest.raises(UserError, match="was made to take 3 s"):
+        compare(["SMI", "SimCLR"], **given)
+
+
+def test_two_processes_agree_on_what_fits(tmp_path):
+    words = digits(tmp_path / "run", "--method.widths", "[8, 8]", "--time", "8s")
+    (said,) = run_together(words)
+    run = smi.Run(tmp_path / "run")
+    assert run.finished
+    assert run.facts.world_size == 2
+    assert said.stdout.count("images fit (a step takes") == 1
+    images = run.config["data"]["images"] or 1614
+    assert run.facts.steps == run.config["epochs"] * math.floor(images / 64)
