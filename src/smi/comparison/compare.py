@@ -28,7 +28,7 @@ from typing import Any
 from smi import __version__
 from smi.comparison.comparison import Comparison, OffTheShelf, Row, TrainedRun
 from smi.comparison.figure import write_comparison_figure
-from smi.comparison.grid import Grid, GridRun, check_same, plan_grid
+from smi.comparison.grid import Grid, GridRun, check_same, plan_grid, with_fitted_epochs
 from smi.comparison.loss_time import loss_seconds
 from smi.comparison.off_the_shelf import evaluate_start
 from smi.config.schema import SHORT
@@ -165,7 +165,7 @@ def compare(
             settings["published"] = True
         if recipe is None:
             recipe, chosen = choose_recipe_for(
-                settings, runtime.root, choose_device(runtime.device)
+                settings, runtime.root, choose_device(runtime.device), timed=time is not None
             )
             settings = {**chosen, **settings}
         folder = expand(out)
@@ -234,7 +234,7 @@ def _check_grid(grid: Grid, images: int | None, seconds: float | None, runtime: 
         root = Path(runtime.root) if runtime.root else None
         check_number(images, len(resolve_source(source, "train", root)), dataset_label(source))
     for run in grid.runs:
-        check_same(run, num_images, seconds)
+        check_same(with_fitted_epochs(run, grid.first(run.row), seconds), num_images)
     for run in grid.runs:
         if run.seed == 0 and not run.done:
             build_method(run.config, num_images)
@@ -285,6 +285,7 @@ class ComparisonRunner:
         self.folder = folder
         self.protocols = protocols
         self.images = images
+        self.time = seconds
         self.launch = launch
         self.runtime = runtime
         self.device = choose_device(runtime.device)
@@ -318,9 +319,7 @@ class ComparisonRunner:
 
     def comparison(self) -> Comparison:
         """Return the comparison of the runs so far."""
-        firsts: dict[str, GridRun] = {}
-        for run in self.grid.runs:
-            firsts.setdefault(run.row, run)
+        firsts = {name: self.grid.first(name) for name in self.trained}
         rows = tuple(
             Row(
                 firsts[name].method,
@@ -370,7 +369,8 @@ class ComparisonRunner:
 
     def _train(self, run: GridRun, number: int) -> str:
         """Train a run in a process of its own; return why it failed, or nothing."""
-        code = call(run.arguments, self.launch.processes)
+        fitted = with_fitted_epochs(run, self.grid.first(run.row), self.time)
+        code = call(fitted.arguments, self.launch.processes)
         if code == 0:
             return ""
         if code in STOP_CODES:
@@ -386,6 +386,7 @@ class ComparisonRunner:
 
     def _evaluate(self, run: GridRun, failure: str) -> TrainedRun:
         """Add the scores and costs of a run to the comparison."""
+        run = with_fitted_epochs(run, self.grid.first(run.row), self.time)
         results: Sequence[Result] = ()
         if not failure:
             try:
@@ -417,7 +418,7 @@ class ComparisonRunner:
 
     def _measure_loss(self, run: GridRun) -> float | None:
         """Return the milliseconds of the loss, with the trained weights and the first batch."""
-        config = run.config
+        config = Run(run.folder).resolve()
         images = Images.open(config, root=self.runtime.root, num_workers=self.runtime.num_workers)
         try:
             batches = Batches(images.pretrain, config.batch_size, seed=config.seed)

@@ -33,9 +33,7 @@ IDENTICAL_NOTE = (
     "identical: one recipe for all methods, so the same optimizer, learning rate, augmentation, "
     "batch size and epochs; a method keeps the number and kind of its views (multi-crop, patches)"
 )
-TIMED_NOTE = (
-    "equal time: {time} for each run, so the number of steps differs; one recipe for all methods"
-)
+TIMED_NOTE = "equal time: {time} for each run, so epochs and images differ"
 PUBLISHED_NOTE = (
     "published: each method as its authors train it, so optimizers, learning rates, views, batch "
     "sizes and epochs differ; seeds do not make runs alike"
@@ -280,6 +278,11 @@ class Comparison:
         return bool(self.about.get("published", False))  # earlier versions do not have the key
 
     @property
+    def seconds(self) -> float | None:
+        """Return the time of each run; None for a comparison of equal epochs."""
+        return self.about.get("seconds")  # earlier versions do not have the key
+
+    @property
     def columns(self) -> list[Column]:
         """Return all scores of all protocols."""
         return [
@@ -381,7 +384,7 @@ class Comparison:
         return Table.of(
             ["", *self._column_names(), "ms/step", "loss", "peak MB"],
             rows,
-            title=f"Mean{interval_title} over {seeds}{', as published' if self.published else ''}",
+            title=f"Mean{interval_title} over {seeds}{self._kind}",
         )
 
     def _points_table(
@@ -401,16 +404,21 @@ class Comparison:
             for stamp, r in self.protocols.items()
         ]
         settings = [PUBLISHED_NOTE if self.published else IDENTICAL_NOTE]
-        if (seconds := self.about.get("seconds")) is not None:  # earlier versions do not have it
-            settings = [PUBLISHED_NOTE] if self.published else []
-            settings.append(self._time_note(seconds))
+        if self.seconds is not None:
+            settings = [settings[0].replace(" and epochs", ""), self._time_note(self.seconds)]
         start = [self.off_the_shelf.sentence] if self.off_the_shelf else []
         lines = (*settings, *start, *protocols, COST_NOTE, *self._caveats())
         return [printable(line) for line in lines]
 
+    @property
+    def _kind(self) -> str:
+        """Return how the comparison was made, for the title of the table."""
+        kind = ", as published" if self.published else ""
+        return kind if self.seconds is None else f"{kind}, {duration(self.seconds)} for each run"
+
     def _time_note(self, seconds: float) -> str:
         """Say that runs have the same time, and how many steps of each method fit into it."""
-        steps = {row.name: [run.steps for run in row.runs if run.steps] for row in self.rows}
+        steps = {row.name: [r.steps for r in row.runs if not r.failed] for row in self.rows}
         means = [f"{name} {statistics.mean(n):,.0f}" for name, n in steps.items() if n]
         return f"{TIMED_NOTE.format(time=duration(seconds))}. Steps: {', '.join(means) or NONE}"
 

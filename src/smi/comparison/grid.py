@@ -71,6 +71,10 @@ class Grid:
     swept: str | None  # the setting that is swept, without the name of a method
     runs: tuple[GridRun, ...]
 
+    def first(self, row: str) -> GridRun:
+        """Return the first run of a row."""
+        return next(run for run in self.runs if run.row == row)
+
     @property
     def seeds(self) -> tuple[int, ...]:
         """Return the seeds in order."""
@@ -138,14 +142,30 @@ def plan_grid(
     return Grid(swept, tuple(runs))
 
 
-def check_same(run: GridRun, num_images: int, seconds: float | None = None) -> None:
-    """Refuse a folder that holds a run with other weights, settings, images or time.
+def with_fitted_epochs(run: GridRun, first: GridRun, seconds: float | None) -> GridRun:
+    """Return a run with the epochs and images that fit into its time, as the first seed found them.
 
-    seconds: the time of the run, which has decided its epochs and images.
+    first: the first run of the row. All seeds of a row have the same length. seconds: None for a
+    comparison of equal epochs.
     """
+    if not first.status:
+        return run
+    config = fitted_before(run.config, Run(first.folder), seconds)
+    if seconds is None:
+        return run
+    settings = {
+        "epochs": config.epochs,
+        "data.images": config.data.images,
+        "optimizer.warmup_epochs": config.optimizer.warmup_epochs,
+    }
+    arguments = [word for word in run.arguments if not word.startswith("--time=")]
+    return replace(run, config=config, arguments=(*arguments, *_as_arguments(settings)))
+
+
+def check_same(run: GridRun, num_images: int) -> None:
+    """Refuse a folder that holds a run with other weights, settings or images."""
     if not run.status:
         return
-    config = fitted_before(run.config, Run(run.folder), seconds)
     init = run.config.init
     digest = (Run(run.folder).config.get("init") or {}).get("digest")
     if None not in (init.digest, digest) and init.digest != digest:
@@ -154,9 +174,8 @@ def check_same(run: GridRun, num_images: int, seconds: float | None = None) -> N
             f"{init.source} now (digest {init.digest}). All runs of a comparison start from the "
             "same weights: restore them or use another --out."
         )
-    changes = Run(run.folder).differences(
-        config, num_images=num_images if seconds is None else None
-    )
+    expected = num_images if run.config.data.images is None else run.config.data.images
+    changes = Run(run.folder).differences(run.config, num_images=expected)
     if changes:
         raise UserError(
             f"{run.name}: {run.folder} was created with a different configuration "

@@ -37,12 +37,17 @@ class Choice:
 
 
 def choose_recipe(
-    source: str, root: str | Path | None, device: torch.device, *, adapt: bool | None = None
+    source: str,
+    root: str | Path | None,
+    device: torch.device,
+    *,
+    adapt: bool | None = None,
+    timed: bool = False,
 ) -> Choice:
     """Choose a recipe by image size and device; batch size and epochs follow the image count.
 
     adapt: start from weights that exist; None does so if they are in the cache of timm's hub, and
-    images are not tiny.
+    images are not tiny. timed: a time decides the epochs.
     """
     images = resolve_source(source, "pretrain", Path(root) if root is not None else None)
     is_folder = isinstance(images, FileSet)
@@ -62,7 +67,7 @@ def choose_recipe(
         hint = f"; `smi pretrain adapt` would start from the weights of {network}, a download"
     if adapt:
         settings = {"encoder": network, "batch_size": _batch_size("adapt", count)}
-        if on_cpu:
+        if on_cpu and not timed:
             settings["epochs"] = max(1, min(100, round(CPU_ADAPTED_IMAGES / count)))
         scratch = f"`smi pretrain {_recipe_for(side, on_cpu)}` starts from scratch"
         sentence = _sentence("adapt", settings, count, side, device)
@@ -78,7 +83,7 @@ def choose_recipe(
         if source == "cifar100":
             settings["views.policy"] = "cifar100"
         settings["batch_size"] = _batch_size(recipe, count)
-        if on_cpu:
+        if on_cpu and not timed:
             settings["epochs"] = max(10, min(300, round(CPU_IMAGES / count)))
     return Choice(recipe, settings, _sentence(recipe, settings, count, side, device) + hint)
 

@@ -9,7 +9,7 @@ The run stays a function of its configuration: it records what was chosen, and r
 import io
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,8 +27,11 @@ from smi.training.loop import require_memory
 from smi.training.step import Step
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-NUM_UNTIMED_STEPS = 2  # they compile and allocate
-MIN_TIMED_STEPS = 5
+# The first steps compile, allocate, and use views that a thread has made ahead.
+NUM_UNTIMED_STEPS = {"cpu": 2}
+NUM_UNTIMED_ELSEWHERE = 8
+NUM_STEPS_TOGETHER = 5  # between two looks at the clock, for which a GPU must be waited for
+MIN_STEPS_PER_EPOCH = 2
 MIN_TIMED_SECONDS = 3.0
 MAX_TIMED_SHARE = 0.1  # of the time
 MAX_UNUSED_SHARE = 0.05  # of the time, rather than to leave images out
@@ -48,7 +51,7 @@ def parse_time(text: str) -> float:
     """Return the seconds of a time such as 90s, 30m, 2h or 1d."""
     try:
         seconds = float(text[:-1]) * UNITS[text[-1:]]
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError):
         seconds = math.nan
     if not (0 < seconds < math.inf):
         raise UserError(f"--time must be a number with s, m, h or d, such as 30m, not {text!r}")
@@ -71,11 +74,8 @@ def fitted_before(config: Config, run: Run, seconds: float | None) -> Config:
     if facts.requested_seconds != seconds:
         made = "without --time"
         if facts.requested_seconds is not None:
-            made = f"to take {duration(facts.requested_seconds)}"
-        raise UserError(
-            f"{run.folder} was made {made}: use the same --time, another --out, or --fresh "
-            "to start over"
-        )
+            made = f"with --time {facts.requested_seconds:g}s"
+        raise UserError(f"{run.folder} was made {made}: do the same, or use another --out")
     if seconds is None:
         return config
     recorded = run.resolve()
@@ -93,34 +93,31 @@ def measure_pace(job: Job, seconds: float) -> Pace:
     seconds: the time of the whole run.
     """
     take = Step(job)
+    for group in job.optimizer.param_groups:
+        group["lr"] = 0.0  # without warm-up, weights might become NaN
     with Feeder(job.batches, job.views, job.device) as feeder:
-        done = 0
 
-        def go_on(stop: Callable[[], bool]) -> bool:
-            """Take a step; all processes take as many as rank 0 wants."""
-            nonlocal done
-            batch, x = next(feeder)
-            if done == 0:
-                require_memory(take, x, batch)
-            take(done, x, batch)
-            done += 1
+        def take_steps(first: int, count: int) -> None:
+            for step in range(first, first + count):
+                batch, x = next(feeder)
+                if step == 0:
+                    require_memory(take, x, batch)
+                take(step, x, batch)
             synchronize(job.device)
-            return not on_rank_0(stop)
-
-        while go_on(lambda: done >= NUM_UNTIMED_STEPS):
-            pass
-        start = time.perf_counter()
 
         def is_enough() -> bool:
-            timed, spent = done - NUM_UNTIMED_STEPS, time.perf_counter() - start
-            if spent > MAX_TIMED_SHARE * seconds:
-                return True
-            return timed >= MIN_TIMED_STEPS and spent >= MIN_TIMED_SECONDS
+            spent = time.perf_counter() - start
+            return spent >= min(MIN_TIMED_SECONDS, MAX_TIMED_SHARE * seconds)
 
-        while go_on(is_enough):
-            pass
-        step = (time.perf_counter() - start) / (done - NUM_UNTIMED_STEPS)
-    return Pace(step, _seconds_of_probe(job), _seconds_of_save(job))
+        num_untimed = NUM_UNTIMED_STEPS.get(job.device.type, NUM_UNTIMED_ELSEWHERE)
+        take_steps(0, num_untimed)
+        start = time.perf_counter()
+        num_timed = 0
+        while num_timed == 0 or not on_rank_0(is_enough):  # all processes take as many steps
+            take_steps(num_untimed + num_timed, NUM_STEPS_TOGETHER)
+            num_timed += NUM_STEPS_TOGETHER
+        per_step = (time.perf_counter() - start) / num_timed
+    return Pace(per_step, _seconds_of_probe(job), _seconds_of_save(job))
 
 
 def _seconds_of_probe(job: Job) -> float:
@@ -143,7 +140,8 @@ def fit(config: Config, seconds: float, pace: Pace, *, num_images: int) -> Confi
     """Return a configuration with the epochs, images and warm-up that fit into a time.
 
     seconds: that are left. num_images: to train on. All images are used if that leaves little of
-    the time unused. Otherwise there is one epoch more, of fewer images.
+    the time unused. Otherwise there is one epoch more, of fewer images. A method that freezes a
+    part in its first epochs has more epochs than these.
     """
     batch_size = config.batch_size
     all_steps = num_images // batch_size
@@ -153,17 +151,23 @@ def fit(config: Config, seconds: float, pace: Pace, *, num_images: int) -> Confi
         probe *= 2  # also of the encoder halfway
     per_epoch = pace.save / config.log.save_every
     per_epoch += probe / config.log.probe_every if config.log.probe_every else 0.0
-    left = seconds - at_start - pace.save - (0.0 if config.log.probe_every else probe)
+    left = seconds - at_start - pace.save
+    if config.log.probe_every != 1:
+        left -= probe  # after the last step, which may be within an interval
     possible = left / (all_steps * pace.step + per_epoch)
-    epochs = max(0, math.floor(possible))
-    steps = all_steps
-    if epochs < 1 or possible - epochs > MAX_UNUSED_SHARE * possible:
-        epochs += 1
-        steps = math.floor((left / epochs - per_epoch) / pace.step)
-    if steps < 1:
-        least = seconds - left + pace.step + per_epoch
+    epochs, steps = max(0, math.floor(possible)), all_steps
+    least_epochs = 1 + int(config.method.get("frozen_epochs", 0))
+    least_steps = min(MIN_STEPS_PER_EPOCH, all_steps)
+    if epochs < least_epochs or possible - epochs > MAX_UNUSED_SHARE * possible:
+        more = max(epochs + 1, least_epochs)
+        fewer = math.floor((left / more - per_epoch) / pace.step)
+        if epochs < least_epochs or fewer >= least_steps:
+            epochs, steps = more, fewer
+    if steps < least_steps:
+        least = seconds - left + epochs * (least_steps * pace.step + per_epoch)
         raise UserError(
-            f"--time is too short: the first step would end after about {duration(least)} more"
+            f"--time is too short: {epochs} short epochs with their probes and checkpoints need "
+            f"about {duration(least)} after the first steps were timed"
         )
     images = config.data.images if steps >= all_steps else steps * batch_size
     warmup = config.optimizer.warmup_epochs * epochs / config.epochs
@@ -190,6 +194,6 @@ def lateness(seconds: float, spent: float) -> str:
     if spent <= (1 + MAX_LATE_SHARE) * seconds:
         return ""
     return (
-        f"warning: this took {duration(spent)} instead of {duration(seconds)}: the machine was "
-        "slower than in the first steps"
+        f"warning: this took {duration(spent)} instead of {duration(seconds)}: it was slower than "
+        "the first steps suggested"
     )

@@ -86,15 +86,14 @@ def _configure(
         if name.startswith(SCHEMES):  # the network of the hub, without its weights
             settings |= {f"encoder.{key}": value for key, value in hub_network(name)[0].items()}
         return Configured(_with_input_size(resolve(recipe, settings, _sizes(device))))
-    start, defaults = _find(draft, run, device)
-    if draft.init.digest is not None or _has_size(recipe, settings):
-        defaults.pop("views.input_size", None)  # whole images have the size that somebody chose
+    has_size = _has_size(recipe, settings)
+    start, defaults = _find(draft, run, device, has_size)
     settings["init.source"] = start.source
     if str(settings.get("encoder.name", SCHEMES[0])).startswith(SCHEMES):
         # Nobody names another network, so it is that of the weights.
         settings |= {f"encoder.{name}": value for name, value in start.encoder.items()}
     config = resolve(recipe, settings, defaults)
-    if config.init.digest is None:  # a repeated configuration is complete
+    if not has_size:  # a repeated configuration has all sizes
         config = _with_small_files(config, start)
     return _read(config, start, chosen=draft.views.input_size is not None)
 
@@ -138,9 +137,12 @@ def _with_whole_stem(config: Config, tensors: Mapping[str, Tensor]) -> Config:
     return replace(config, encoder=encoder | {"stem": "standard"})
 
 
-def _find(draft: Config, run: Run | None, device: torch.device) -> tuple[Start, dict[str, Any]]:
+def _find(
+    draft: Config, run: Run | None, device: torch.device, has_size: bool
+) -> tuple[Start, dict[str, Any]]:
     """Find the weights, and the settings that follow from them.
 
+    has_size: somebody has chosen the size of views, which is then that of whole images, too.
     run: to resume. It has kept a copy of its weights, in case they are not there any more.
     """
     source = absolute_start(str(draft.init.source))
@@ -156,7 +158,10 @@ def _find(draft: Config, run: Run | None, device: torch.device) -> tuple[Start, 
         return kept, recorded
     if kept is not None:
         start = replace(start, read=_first_readable(start, kept))
-    return start, recorded or _input_settings(start, device)
+    settings = recorded or _input_settings(start, device)
+    if has_size and not recorded:
+        settings.pop("views.input_size", None)
+    return start, settings
 
 
 def _kept_start(run: Run, source: str, draft: Config) -> Start | None:

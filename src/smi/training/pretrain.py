@@ -9,6 +9,7 @@ import gc
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -62,7 +63,14 @@ LEAST_PART = 4  # images that pass through the network together; fewer are not t
 
 
 class _OutOfMemoryError(Exception):
-    """Report that the first step of a new run did not fit into the memory of a device."""
+    """Report that the first step of a new run did not fit into the memory of a device.
+
+    claimed: the folder was made before, and an earlier one renamed.
+    """
+
+    def __init__(self, *, claimed: bool):
+        super().__init__("the first step runs out of memory")
+        self.claimed = claimed
 
 
 def pretrain(
@@ -99,7 +107,8 @@ def pretrain(
     requested = _requested(data, method, published, overrides)
     prepare_training(device)
     with quietly(quiet), processes(device):
-        origin, configured = _configure(recipe, requested, expand(out), runtime, device, fresh)
+        choose = partial(_choose, requested, runtime.root, device, timed=budget is not None)
+        origin, configured = _configure(recipe, requested, expand(out), device, fresh, choose)
         config = configured.config
 
         def build(config: Config, images: Images, batches: Batches) -> Job:
@@ -153,11 +162,12 @@ def preview(
     method: str | None = None,
     published: bool = False,
     overrides: Mapping[str, Any] | None = None,
+    fresh: bool = False,
     compiled: bool = False,
     time: str | None = None,
     runtime: Runtime = Runtime(),
 ) -> Preview:
-    """Return the plan of a run with the arguments of `pretrain`; write nothing and train nothing.
+    """Return the plan of a run with the arguments of `pretrain`, without its folder.
 
     With `time`, the first steps are timed.
     """
@@ -167,14 +177,23 @@ def preview(
     prepare_training(device)
     folder = expand(out or os.devnull)  # nothing is in there
     with processes(device):
-        origin, configured = _configure(recipe, requested, folder, runtime, device, fresh=False)
+        choose = partial(_choose, requested, runtime.root, device, timed=budget is not None)
+        origin, configured = _configure(recipe, requested, folder, device, fresh, choose)
 
         def build(config: Config, images: Images, batches: Batches) -> Job:
             return _build(config, images, batches, device, compiled, configured.weights)
 
         config = configured.config
+        if not fresh:
+            size = config.batch_size
+            config = replace(
+                config, batch_size=on_rank_0(lambda: _fitting_batch_size(folder, size))
+            )
         if budget is not None:
-            config = _fit(config, budget, build, runtime, earlier=folder)
+            try:
+                config = _fit(config, budget, build, runtime, earlier=None if fresh else folder)
+            except _OutOfMemoryError as error:
+                raise UserError(f"{error} with a batch of {config.batch_size}") from error
         with _open_images(config, runtime) as (images, batches):
             job = build(config, images, batches)
             return Preview(tuple(plan_lines(job, images, origin, notes=configured.notes)))
@@ -201,15 +220,13 @@ def _configure(
     recipe: str | Path | None,
     requested: Mapping[str, Any],
     folder: Path,
-    runtime: Runtime,
     device: torch.device,
     fresh: bool,
+    choose: Callable[[Path, bool], tuple[str, dict[str, Any]]],
 ) -> tuple[str, Configured]:
     """Return the name of the recipe, which may have to be chosen, and the configuration."""
     if recipe is None:
-        recipe, settings = on_rank_0(
-            lambda: _choose(requested, runtime.root, device, folder, fresh)
-        )
+        recipe, settings = on_rank_0(lambda: choose(folder, fresh))
         requested = {**settings, **requested}
     configured = on_rank_0(
         lambda: configure(recipe, requested, folder=folder, device=device, fresh=fresh)
@@ -234,11 +251,13 @@ def _choose(
     device: torch.device,
     folder: Path,
     fresh: bool,
+    *,
+    timed: bool,
 ) -> tuple[str, dict[str, Any]]:
     """Choose a recipe for a new run; a run that is resumed starts from weights if it did so."""
     resumed = is_run(folder) and not fresh
     adapt = Run(folder).init_source is not None if resumed else None
-    return choose_recipe_for(requested, root, device, adapt=adapt)
+    return choose_recipe_for(requested, root, device, adapt=adapt, timed=timed)
 
 
 def choose_recipe_for(
@@ -247,10 +266,12 @@ def choose_recipe_for(
     device: torch.device,
     *,
     adapt: bool | None = False,
+    timed: bool = False,
 ) -> tuple[str, dict[str, Any]]:
     """Choose a recipe for the images, and settings to change in it, and print the choice.
 
     adapt: start from weights that exist, as `choose_recipe` has it. Requested weights decide it.
+    timed: a time decides the epochs.
     """
     source = overrides.get("data") or overrides.get("data.source")
     if source is None:
@@ -262,7 +283,7 @@ def choose_recipe_for(
         adapt = True
     elif "encoder.name" in names:  # nobody asked for weights of that network
         adapt = False
-    choice = choose_recipe(str(source), root, device, adapt=adapt)
+    choice = choose_recipe(str(source), root, device, adapt=adapt, timed=timed)
     say(f"chose {choice.sentence}")
     settings = dict(choice.settings)
     if "init.source" in names:
@@ -288,10 +309,11 @@ def _with_a_batch_that_fits(
     if not fresh:
         batch_size = on_rank_0(lambda: _fitting_batch_size(folder, batch_size))
     while True:
-        with contextlib.suppress(_OutOfMemoryError):
+        try:
             return attempt(folder, batch_size, fresh)
+        except _OutOfMemoryError as error:
+            fresh = fresh and not error.claimed
         batch_size = _halve(config, batch_size)
-        fresh = False
         gc.collect()  # the networks of the attempt
         release_memory(device)
 
@@ -361,7 +383,7 @@ def _fit(
     """
 
     def of_earlier() -> Config | None:
-        if earlier is None or not is_run(earlier) or Run(earlier).facts.status is None:
+        if earlier is None or not is_run(earlier) or not Run(earlier).checkpoint.is_file():
             return None
         return fitted_before(config, Run(earlier), budget.seconds)
 
@@ -370,15 +392,20 @@ def _fit(
     try:
         with _open_images(config, runtime) as (images, batches):
             num_images = len(images.pretrain)
-            pace = measure_pace(build(config, images, batches), budget.seconds)
-    except RuntimeError as error:
-        if isinstance(error, BatchDoesNotFitError) or (
-            world_size() == 1 and is_out_of_memory(error)
-        ):
-            raise _OutOfMemoryError from error
+            start = perf_counter()
+            job = build(config, images, batches)
+            building = perf_counter() - start
+            pace = measure_pace(job, budget.seconds)
+    except (UserError, TrainingError):
         raise
+    except (ValueError, TypeError, RuntimeError) as error:
+        alone = world_size() == 1 and is_out_of_memory(error)
+        if alone or isinstance(error, BatchDoesNotFitError):
+            raise _OutOfMemoryError(claimed=False) from error
+        raise refused(error, f"{config.method['name']} with these settings") from error
+    del job
     gc.collect()  # the networks whose steps were timed
-    left = budget.seconds - budget.spent
+    left = budget.seconds - budget.spent - building  # they are built once more
     fitted = on_rank_0(lambda: fit(config, left, pace, num_images=num_images))
     _say(fit_sentence(fitted, pace, budget.seconds, num_images))
     return fitted
@@ -586,7 +613,7 @@ def _train_or_explain(job: Job, journal: Journal, run: Run, facts: Facts, start:
         # Several processes try again only if all of them know; otherwise torchrun ends them.
         alone = world_size() == 1 and is_out_of_memory(error)
         if start == 0 and (alone or isinstance(error, BatchDoesNotFitError)):
-            raise _OutOfMemoryError from error
+            raise _OutOfMemoryError(claimed=True) from error
         if is_out_of_memory(error):
             raise UserError(
                 "the first step runs out of memory: use a smaller --batch-size, --accumulate 2 or "

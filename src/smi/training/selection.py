@@ -50,7 +50,9 @@ class Selection:
         config = self._job.config
         between = create_encoder(**config.encoder, image_size=config.views.size)
         between.network.load_state_dict(weights)
-        return between.to(self._job.device)
+        device = self._job.device
+        between.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return between
 
     def offer(
         self, step: int, probe: Mapping[str, Any], encoder: nn.Module, *, share: float = 1.0
