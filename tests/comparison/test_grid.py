@@ -229,7 +229,7 @@ def test_the_weights_decide_the_size_of_views_that_nobody_chose(tmp_path):
         assert run.config.views.size == size
         assert run.config.views.mean == (0.485, 0.456, 0.406)
     rows = plan(overrides=stem, sweep="redundancy_weight=0.03,0.1", device=torch.device("cpu"))
-    assert [run.folder.parent.name for run in rows] == ["SMI", "SMI,redundancy_weight=0.1"]
+    assert [run.folder.parent.name for run in rows] == ["SMI,redundancy_weight=0.03", "SMI"]
     with pytest.raises(UserError, match=r"views\.size is not set"):
         plan(overrides={"init": None})
 
