@@ -10,7 +10,7 @@ DATA holds cifar-10-batches-bin/, imagenette-sub/ and omniglot-sub/. `run` can b
 that exist are not made again. It writes results/adapting-SET/, without local paths.
 
 Four methods start from the same weights under the recipe `adapt`, three seeds each. SMI also trains
-the small encoder of another recipe from scratch, for at least as long. Hyperparameters are those of
+the small encoder of another recipe from scratch, for about as long. Hyperparameters are those of
 the recipes. Probes use held-out training images. Test images are used once, after training.
 """
 

@@ -271,7 +271,7 @@ def test_a_real_pace_has_all_its_parts(tmp_path, monkeypatch):
 
 
 def test_two_processes_agree_on_what_fits(tmp_path):
-    words = digits(tmp_path / "run", "--method.widths", "[8, 8]", "--time", "6s")
+    words = digits(tmp_path / "run", "--method.widths", "[8, 8]", "--time", "4s")
     (said,) = run_together(words)
     run = smi.Run(tmp_path / "run")
     assert run.finished
