@@ -186,7 +186,8 @@ def fit_sentence(config: Config, pace: Pace, seconds: float, num_images: int) ->
         images = f"{config.data.images:,} of {num_images:,} images"
     passes = "1 epoch" if config.epochs == 1 else f"{config.epochs} epochs"
     probe = f", a probe {pace.probe:.2g} s" if pace.probe else ""
-    return f"{duration(seconds)}: {passes} of {images} fit (a step takes {pace.step:.2g} s{probe})"
+    asked = f"{seconds:g} s" if seconds < 600 else duration(seconds)  # 100 s are not 2 min
+    return f"{asked}: {passes} of {images} fit (a step takes {pace.step:.2g} s{probe})"
 
 
 def lateness(seconds: float, spent: float) -> str:
