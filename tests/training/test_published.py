@@ -13,7 +13,7 @@ from smi.config.resolve import resolve
 from smi.errors import UserError
 from smi.methods import METHOD_NAMES, create_method
 from smi.optim import LARC
-from smi.training import pretrain
+from smi.training import build
 from smi.training.signals import Interrupted
 from support.digits import same_run, tiny
 from support.tiny import encoder
@@ -22,12 +22,12 @@ from support.tiny import encoder
 def peak_rates(name: str, *, published: bool = True) -> list[float]:
     config = resolve("imagenet", {"method": name, "published": published, "method.widths": [8, 8]})
     method = create_method(name, encoder(), widths=(8, 8))
-    return [group["peak_lr"] for group in pretrain._optimizer(config, method).param_groups]
+    return [group["peak_lr"] for group in build.build_optimizer(config, method).param_groups]
 
 
 def test_biases_of_barlow_twins_on_several_devices(monkeypatch):
     assert peak_rates("BarlowTwins") == pytest.approx([1.6, 0.0384])
-    monkeypatch.setattr(pretrain, "world_size", lambda: 8)
+    monkeypatch.setattr(build, "world_size", lambda: 8)
     assert peak_rates("BarlowTwins") == pytest.approx([1.6, 0.0048])
     assert peak_rates("BarlowTwins", published=False) == pytest.approx([1.6, 0.0384])
     assert peak_rates("SMI") == pytest.approx([1.6, 0.0384])

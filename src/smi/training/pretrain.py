@@ -19,23 +19,18 @@ import torch
 from smi.config.choose import choose_recipe
 from smi.config.schema import SHORT, Config, plain
 from smi.data import DATASET_NAMES, Batches
-from smi.device import Runtime, choose_device, choose_precision, prepare_training, release_memory
+from smi.device import Runtime, choose_device, prepare_training, release_memory
 from smi.distributed import (
     local_rank,
     on_rank_0,
     processes,
     rank,
-    synchronise_batch_norms,
     world_size,
 )
 from smi.errors import TrainingError, UserError
 from smi.files import expand
 from smi.imports import refused
-from smi.methods import Method
-from smi.nn.encoders import checkpoint_activations
-from smi.optim import create_optimizer
 from smi.runs.checkpoint import load as load_checkpoint
-from smi.runs.restore import build_method, build_views
 from smi.runs.run import Facts, Run, is_run
 from smi.terminal import announce, quietly, say
 from smi.training.bar import Length
@@ -47,6 +42,7 @@ from smi.training.budget import (
     lateness,
     measure_pace,
 )
+from smi.training.build import build_job, open_images
 from smi.training.configure import Configured, configure
 from smi.training.images import Images
 from smi.training.job import Job
@@ -57,7 +53,7 @@ from smi.training.plan import plan_lines
 from smi.training.run_facts import collect_facts, encoder_header
 from smi.training.selection import Selection
 from smi.training.signals import Interrupted
-from smi.training.step import check_parts, create_scaler, is_out_of_memory
+from smi.training.step import is_out_of_memory
 
 LEAST_PART = 4  # images that pass through the network together; fewer are not tried
 
@@ -112,7 +108,7 @@ def pretrain(
         config = configured.config
 
         def build(config: Config, images: Images, batches: Batches) -> Job:
-            return _build(config, images, batches, device, compiled, configured.weights)
+            return build_job(config, images, batches, device, compiled, configured.weights)
 
         def attempt(folder: Path, batch_size: int, fresh: bool) -> Run:
             tried = replace(config, batch_size=batch_size)
@@ -181,7 +177,7 @@ def preview(
         origin, configured = _configure(recipe, requested, folder, device, fresh, choose)
 
         def build(config: Config, images: Images, batches: Batches) -> Job:
-            return _build(config, images, batches, device, compiled, configured.weights)
+            return build_job(config, images, batches, device, compiled, configured.weights)
 
         config = configured.config
         if not fresh:
@@ -194,7 +190,7 @@ def preview(
                 config = _fit(config, budget, build, runtime, earlier=None if fresh else folder)
             except _OutOfMemoryError as error:
                 raise UserError(f"{error} with a batch of {config.batch_size}") from error
-        with _open_images(config, runtime) as (images, batches):
+        with open_images(config, runtime) as (images, batches):
             job = build(config, images, batches)
             return Preview(tuple(plan_lines(job, images, origin, notes=configured.notes)))
 
@@ -390,7 +386,7 @@ def _fit(
     if (before := on_rank_0(of_earlier)) is not None:
         return before
     try:
-        with _open_images(config, runtime) as (images, batches):
+        with open_images(config, runtime) as (images, batches):
             num_images = len(images.pretrain)
             start = perf_counter()
             job = build(config, images, batches)
@@ -428,101 +424,12 @@ def _open(
     config: Config, folder: Path, fresh: bool, runtime: Runtime
 ) -> Iterator[tuple[Run, Images, Batches]]:
     """Open the images, then claim the folder, so that a mistake in the data leaves no folder."""
-    with _open_images(config, runtime) as (images, batches), contextlib.ExitStack() as stack:
+    with open_images(config, runtime) as (images, batches), contextlib.ExitStack() as stack:
         claim = Run.claim(
             folder, config, num_images=len(images.pretrain), world_size=world_size(), fresh=fresh
         )
         run = on_rank_0(lambda: stack.enter_context(claim))
         yield run, images, batches
-
-
-@contextlib.contextmanager
-def _open_images(config: Config, runtime: Runtime) -> Iterator[tuple[Images, Batches]]:
-    """Open the images, and divide them into batches."""
-    if config.batch_size % world_size():
-        raise UserError(
-            f"batch_size {config.batch_size} is not a multiple of the {world_size()} processes"
-        )
-    with contextlib.ExitStack() as stack:
-        images = Images.open(config, root=runtime.root, num_workers=runtime.num_workers)
-        stack.callback(images.close)
-        batches = Batches(
-            images.pretrain,
-            config.batch_size // world_size(),
-            seed=config.seed,
-            rank=rank(),
-            world_size=world_size(),
-        )
-        yield images, batches
-
-
-def _build(
-    config: Config,
-    images: Images,
-    batches: Batches,
-    device: torch.device,
-    compiled: bool,
-    weights: Mapping[str, torch.Tensor] | None,
-) -> Job:
-    """Build the method, the views and the optimizer of a configuration.
-
-    weights: of the encoder's network, to start from.
-    """
-    method = build_method(config, len(images.pretrain), weights)
-    check_parts(method, config.accumulate, batches.batch_size)
-    if config.checkpoint_activations:
-        checkpoint_activations(method.encoder)
-    method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if method.synchronises_batch_norm if config.sync_batch_norm is None else config.sync_batch_norm:
-        synchronise_batch_norms(method)
-    views = build_views(config, method)
-    steps_per_epoch = batches.steps_per_epoch
-    log = config.log
-    precision = choose_precision(config.precision, device)
-    return Job(
-        config=config,
-        method=method,
-        optimizer=_optimizer(config, method),
-        views=views,
-        batches=batches,
-        device=device,
-        precision=precision,
-        scaler=create_scaler(precision, device),
-        schedule=config.optimizer.schedule or method.schedule,
-        steps=config.epochs * steps_per_epoch,
-        save_every=max(1, round(log.save_every * steps_per_epoch)),
-        probe_every=max(1, round(log.probe_every * steps_per_epoch)) if log.probe_every else 0,
-        probe=images.probe(views.policy, config, precision),
-        requested_batch_size=config.batch_size,
-        compiled=compiled,
-        keep_every=max(1, round(log.keep_every * steps_per_epoch)) if log.keep_every else 0,
-    )
-
-
-def _optimizer(config: Config, method: Method) -> torch.optim.Optimizer:
-    settings = config.optimizer
-    scale = config.batch_size / 256 if settings.scale_lr else 1.0
-    lr_vectors = None if settings.lr_vectors is None else settings.lr_vectors * scale
-    if lr_vectors is not None and config.published and config.method["name"] == "BarlowTwins":
-        # The authors sum the correlation matrix C over W devices in place, which autograd takes for
-        # the identity: device r gets the gradient dL/dC · dC_r, and DDP averages these to 1/W of
-        # dL = sum_r dL/dC · dC_r. Ours is dL. LARS divides matrices by their gradient's length;
-        # for biases and norms, lr_vectors was chosen for 1/W of our gradient.
-        lr_vectors /= world_size()
-    try:
-        return create_optimizer(
-            method,
-            name=settings.name,
-            lr=settings.lr * scale,
-            lr_vectors=lr_vectors,
-            weight_decay=settings.weight_decay,
-            final_weight_decay=settings.final_weight_decay,
-            decay_vectors=settings.decay_vectors,
-            constant_lr=settings.constant_lr or (),
-            momentum=settings.momentum,
-        )
-    except ValueError as error:
-        raise refused(error, f"{settings.name} with these settings") from error
 
 
 # ----------------------------------------------------------------------------------- the training

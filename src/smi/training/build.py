@@ -1,0 +1,114 @@
+"""Build the parts of a run: its images, method, views and optimizer.
+
+with open_images(config, runtime) as (images, batches):
+    job = build_job(config, images, batches, device, compiled=False, weights=None)
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from smi.config.schema import Config
+from smi.data import Batches
+from smi.device import Runtime, choose_precision
+from smi.distributed import rank, synchronise_batch_norms, world_size
+from smi.errors import UserError
+from smi.imports import refused
+from smi.methods import Method
+from smi.nn.encoders import checkpoint_activations
+from smi.optim import create_optimizer
+from smi.runs.restore import build_method, build_views
+from smi.training.images import Images
+from smi.training.job import Job
+from smi.training.step import check_parts, create_scaler
+
+
+@contextlib.contextmanager
+def open_images(config: Config, runtime: Runtime) -> Iterator[tuple[Images, Batches]]:
+    """Open the images, and divide them into batches."""
+    if config.batch_size % world_size():
+        raise UserError(
+            f"batch_size {config.batch_size} is not a multiple of the {world_size()} processes"
+        )
+    with contextlib.ExitStack() as stack:
+        images = Images.open(config, root=runtime.root, num_workers=runtime.num_workers)
+        stack.callback(images.close)
+        batches = Batches(
+            images.pretrain,
+            config.batch_size // world_size(),
+            seed=config.seed,
+            rank=rank(),
+            world_size=world_size(),
+        )
+        yield images, batches
+
+
+def build_job(
+    config: Config,
+    images: Images,
+    batches: Batches,
+    device: torch.device,
+    compiled: bool,
+    weights: Mapping[str, torch.Tensor] | None,
+) -> Job:
+    """Build the method, the views and the optimizer of a configuration.
+
+    weights: of the encoder's network, to start from.
+    """
+    method = build_method(config, len(images.pretrain), weights)
+    check_parts(method, config.accumulate, batches.batch_size)
+    if config.checkpoint_activations:
+        checkpoint_activations(method.encoder)
+    method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if method.synchronises_batch_norm if config.sync_batch_norm is None else config.sync_batch_norm:
+        synchronise_batch_norms(method)
+    views = build_views(config, method)
+    steps_per_epoch = batches.steps_per_epoch
+    log = config.log
+    precision = choose_precision(config.precision, device)
+    return Job(
+        config=config,
+        method=method,
+        optimizer=build_optimizer(config, method),
+        views=views,
+        batches=batches,
+        device=device,
+        precision=precision,
+        scaler=create_scaler(precision, device),
+        schedule=config.optimizer.schedule or method.schedule,
+        steps=config.epochs * steps_per_epoch,
+        save_every=max(1, round(log.save_every * steps_per_epoch)),
+        probe_every=max(1, round(log.probe_every * steps_per_epoch)) if log.probe_every else 0,
+        probe=images.probe(views.policy, config, precision),
+        requested_batch_size=config.batch_size,
+        compiled=compiled,
+        keep_every=max(1, round(log.keep_every * steps_per_epoch)) if log.keep_every else 0,
+    )
+
+
+def build_optimizer(config: Config, method: Method) -> torch.optim.Optimizer:
+    """Build the optimizer of a configuration."""
+    settings = config.optimizer
+    scale = config.batch_size / 256 if settings.scale_lr else 1.0
+    lr_vectors = None if settings.lr_vectors is None else settings.lr_vectors * scale
+    if lr_vectors is not None and config.published and config.method["name"] == "BarlowTwins":
+        # The authors sum the correlation matrix C over W devices in place, which autograd takes for
+        # the identity: device r gets the gradient dL/dC · dC_r, and DDP averages these to 1/W of
+        # dL = sum_r dL/dC · dC_r. Ours is dL. LARS divides matrices by their gradient's length;
+        # for biases and norms, lr_vectors was chosen for 1/W of our gradient.
+        lr_vectors /= world_size()
+    try:
+        return create_optimizer(
+            method,
+            name=settings.name,
+            lr=settings.lr * scale,
+            lr_vectors=lr_vectors,
+            weight_decay=settings.weight_decay,
+            final_weight_decay=settings.final_weight_decay,
+            decay_vectors=settings.decay_vectors,
+            constant_lr=settings.constant_lr or (),
+            momentum=settings.momentum,
+        )
+    except ValueError as error:
+        raise refused(error, f"{settings.name} with these settings") from error
