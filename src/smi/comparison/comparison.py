@@ -405,7 +405,8 @@ class Comparison:
         ]
         settings = [PUBLISHED_NOTE if self.published else IDENTICAL_NOTE]
         if self.seconds is not None:
-            settings = [settings[0].replace(" and epochs", ""), self._time_note(self.seconds)]
+            alike = settings[0].replace("batch size and epochs", "and batch size")
+            settings = [alike, self._time_note(self.seconds)]
         start = [self.off_the_shelf.sentence] if self.off_the_shelf else []
         lines = (*settings, *start, *protocols, COST_NOTE, *self._caveats())
         return [printable(line) for line in lines]
