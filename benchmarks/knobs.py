@@ -4,6 +4,7 @@
     python benchmarks/knobs.py imagenette-small --data DIR   DIR holds train/ and val/
     python benchmarks/knobs.py cifar10-small --chosen --root DIR    every method as in the recipe
     python benchmarks/knobs.py cifar10-small --show          prints the table of the last run
+    python benchmarks/knobs.py cifar10-small --criteria      how criteria without labels agree
 
 The results are written to results/knobs-RECIPE.json, and with --chosen to
 results/methods-RECIPE.json. Trials that are in the file already are not run again.
@@ -11,9 +12,14 @@ results/methods-RECIPE.json. Trials that are in the file already are not run aga
 Four values are tried for every method, all with the same budget and seed. They are judged on
 held-out training images: a tenth of them, or three tenths where there are few. The val or test
 images of the dataset are not used. --chosen measures kNN on those, after the last epoch.
+
+--criteria prints Kendall's τ between each criterion and accuracy over all trials, with a 95 %
+interval of 2,000 bootstrap samples. It also prints what choosing each method's value by the
+criterion would lose: the best value's accuracy minus the chosen one's, as a mean over methods.
 """
 
 import json
+import random
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -83,15 +89,37 @@ def run(
                 runtime=smi.Runtime(root=where["root"]),
             )
             losses = [line["loss"] for line in trained.metrics()]
+            probe = trained.probes()[-1]["probe"]
             trials_of_method[label] = {
-                "knn": trained.probes()[-1]["probe"]["knn"],
+                "knn": probe["knn"],
+                "linear": linear(trained, where),
                 "loss": [losses[0], losses[-1]],
+                "label_free": probe["label_free"],
             }
         print(f"{method} {settings}: {trials_of_method[label]}", flush=True)
         about = stamp(f"{torch.get_num_threads()} thread(s)", torch=torch.__version__)
         out.write_text(
             json.dumps(results | about | {"recipe": recipe, "budget": budget}, indent=2) + "\n"
         )
+
+
+def linear(run: Any, where: dict[str, Any]) -> float:
+    """Fit a linear classifier on the images of the kNN probe."""
+    from smi.evaluation import extract_labelled, linear_accuracy
+    from smi.training.images import Images
+
+    config, encoder = run.resolve(), run.encoder()
+    images = Images.open(config, root=where["root"])
+    assert images.bank is not None
+    assert images.held_out is not None
+    settings = {"mean": encoder.mean, "std": encoder.std, "size": encoder.image_size}
+    rows = [
+        tensor
+        for store in (images.bank, images.held_out)
+        for tensor in extract_labelled(encoder, store, **settings)
+    ]
+    images.close()
+    return linear_accuracy(*rows, grid=(1e-2, 1e-3)).top1
 
 
 def untrained(recipe: str, common: dict[str, Any], where: dict[str, Any]) -> float:
@@ -142,6 +170,69 @@ def table(results: dict) -> str:
     )
 
 
+CRITERIA = {
+    "retrieval of views": lambda trial: trial["label_free"]["retrieval"],
+    "RankMe": lambda trial: trial["label_free"]["rank_me"],
+    "LiDAR": lambda trial: trial["label_free"]["lidar"],
+    "α-ReQ, near 1": lambda trial: -abs((trial["label_free"]["alpha_req"] or 0.0) - 1),
+    "cluster learnability": lambda trial: trial["label_free"]["learnability"],
+}
+
+
+def kendall(a: list[float], b: list[float]) -> float:
+    """Return Kendall's τ-b of two lists."""
+    pairs = [
+        ((a[i] > a[j]) - (a[i] < a[j]), (b[i] > b[j]) - (b[i] < b[j]))
+        for i in range(len(a))
+        for j in range(i)
+    ]
+    total = sum(x * y for x, y in pairs)
+    untied = sum(x != 0 for x, _ in pairs) * sum(y != 0 for _, y in pairs)
+    return total / untied**0.5 if untied else 0.0
+
+
+def tau_cell(a: list[float], b: list[float]) -> str:
+    """Format τ with the interval of a bootstrap over trials."""
+    draw, n = random.Random(0), len(a)
+    taus = []
+    for _ in range(2000):
+        rows = [draw.randrange(n) for _ in range(n)]
+        taus.append(kendall([a[i] for i in rows], [b[i] for i in rows]))
+    taus.sort()
+    return f"{kendall(a, b):.2f} ({taus[50]:.2f} to {taus[-51]:.2f})"
+
+
+def criteria_table(results: dict) -> str:
+    """Format how criteria without labels agree with accuracy, over all trials and per method."""
+    methods = list(results["trials"].values())
+    trials = [trial for of_method in methods for trial in of_method.values()]
+    lines = [
+        "| criterion | τ with kNN | τ with linear | loses, kNN points | loses, linear points |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name, of in CRITERIA.items():
+        values = [of(trial) for trial in trials]
+        cells = [tau_cell(values, [t[score] for t in trials]) for score in ("knn", "linear")]
+        cells += [loss_cell(methods, score, of) for score in ("knn", "linear")]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    for name, of in (("kNN itself", lambda t: t["knn"]), ("a random value", None)):
+        cells = [loss_cell(methods, score, of) for score in ("knn", "linear")]
+        lines.append(f"| *{name}* | | | {' | '.join(cells)} |")
+    return "\n".join(
+        [*lines, "", f"{len(trials)} trials of `{results['recipe']}`. {footer(results)}"]
+    )
+
+
+def loss_cell(methods: list[dict], score: str, of: Any) -> str:
+    """Format the mean loss of choosing by a function of a trial; None chooses at random."""
+    losses = []
+    for trials in (list(of_method.values()) for of_method in methods):
+        scores = [trial[score] for trial in trials]
+        chosen = sum(scores) / len(scores) if of is None else max(trials, key=of)[score]
+        losses.append(100 * (max(scores) - chosen))
+    return f"{sum(losses) / len(losses):.1f}"
+
+
 def merged(parts: list[dict]) -> dict:
     """Merge the results of several processes."""
     trials: dict[str, dict[str, Any]] = {}
@@ -176,6 +267,7 @@ def main() -> None:
         "--chosen", action="store_true", help="run every method once, as in the recipe"
     )
     parser.add_argument("--show", action="store_true")
+    parser.add_argument("--criteria", action="store_true", help="print how criteria agree")
     arguments = parser.parse_args()
     out = RESULTS / f"{'methods' if arguments.chosen else 'knobs'}-{arguments.recipe}.json"
     files = (
@@ -183,7 +275,7 @@ def main() -> None:
         if arguments.part[1] > 1
         else [out]
     )
-    if not arguments.show:
+    if not (arguments.show or arguments.criteria):
         warn_if_dirty()
         where = {"root": arguments.root, "data": arguments.data}
         run(
@@ -200,7 +292,7 @@ def main() -> None:
         out.write_text(json.dumps(results, indent=2) + "\n")
         for file in files:
             file.unlink(missing_ok=True)
-    print(table(results))
+    print(criteria_table(results) if arguments.criteria else table(results))
 
 
 if __name__ == "__main__":

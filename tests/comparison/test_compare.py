@@ -637,21 +637,52 @@ def test_sizes_that_follow_are_those_of_every_run(kind, tmp_path, monkeypatch, c
     assert "2 of 2 runs exist already" in capfd.readouterr().out
 
 
-def test_images_without_labels_are_refused(tmp_path):
-    """They can be held out for retrieval, but not for an evaluation."""
+@pytest.fixture
+def unlabelled(tmp_path):
+    """Return the arguments of a comparison on a folder without labels."""
     for i in range(40):
         (tmp_path / "photos").mkdir(exist_ok=True)
         Image.new("RGB", (8, 8), (i, i, i)).save(tmp_path / "photos" / f"{i}.png")
-    overrides = OVERRIDES | WIDTHS | {"data.images": None, "data.validation": 0.2}
-    with pytest.raises(UserError, match=r"^methods are compared on labelled images, but .*photos"):
-        compare(
-            ["SMI"],
-            recipe="digits",
-            data=tmp_path / "photos",
-            out=tmp_path / "c",
-            overrides=overrides | {"batch_size": 4},
-            runtime=Runtime(num_workers=1),
-        )
+    overrides = OVERRIDES | WIDTHS | {"data.images": None, "batch_size": 4}
+    return {
+        "recipe": "digits",
+        "data": tmp_path / "photos",
+        "out": tmp_path / "c",
+        "overrides": overrides | {"data.validation": 0.2, "log.probe_every": 1},
+        "runtime": Runtime(num_workers=1),
+    }
+
+
+def test_methods_are_compared_without_labels(unlabelled, tmp_path):
+    comparison = compare(["SMI", "SimCLR"], seeds=2, **unlabelled)
+    assert not comparison.failed
+    assert comparison.columns == []
+    text = comparison.text()
+    assert "Without labels, on held-out images" in text
+    assert "RankMe" in text
+    assert "LiDAR" in text
+    run = smi.Run(tmp_path / "c/runs/SimCLR/seed-1")
+    last = run.probes()[-1]["probe"]["label_free"]
+    assert comparison.rows[1].runs[1].criteria["lidar"] == last["lidar"]
+    again = Comparison.read(tmp_path / "c")
+    assert again.text() == text
+    assert "RankMe mean" in again.csv()
+    assert compare(["SMI", "SimCLR"], seeds=2, **unlabelled).text() == text
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "sentence"),
+    [
+        ({"data.validation": 0}, {}, r"photos has no labels .*--data\.validation 0\.1$"),
+        ({"log.probe_every": 0}, {}, "log.probe_every must not be 0"),
+        ({}, {"images": 5}, "without --protocol and --images"),
+        ({}, {"protocols": ["knn"]}, "without --protocol and --images"),
+    ],
+)
+def test_without_labels_images_are_held_out(unlabelled, tmp_path, settings, given, sentence):
+    unlabelled["overrides"] |= settings
+    with pytest.raises(UserError, match=sentence):
+        compare(["SMI"], **unlabelled, **given)
     assert not (tmp_path / "c").exists()
 
 

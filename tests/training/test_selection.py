@@ -214,10 +214,11 @@ def test_only_better_probes_are_written(tmp_path, monkeypatch):
 def test_without_labels_a_collapsed_encoder_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(selecting, "encoder_header", lambda job, step: {"about": {"step": step}})
     probes = [
-        {"retrieval": 0.4, "rank": 50.0, "images": 9},
-        {"retrieval": 0.6, "rank": 20.0, "images": 9},
-        {"retrieval": 0.9, "rank": 4.9, "images": 9},  # tells images apart with a tenth of the rank
-        {"retrieval": 0.5, "rank": 30.0, "images": 9},
+        {"retrieval": 0.4, "label_free": {"rank_me": 50.0}, "images": 9},
+        {"retrieval": 0.6, "label_free": {"rank_me": 20.0}, "images": 9},
+        # tells images apart with a tenth of the rank
+        {"retrieval": 0.9, "label_free": {"rank_me": 4.9}, "images": 9},
+        {"retrieval": 0.5, "label_free": {"rank_me": 30.0}, "images": 9},
     ]
     (tmp_path / "config.yaml").touch()
     run = smi.Run(tmp_path)

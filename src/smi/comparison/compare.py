@@ -180,7 +180,12 @@ def compare(
             device=choose_device(runtime.device),
         )
         seconds = None if time is None else parse_time(time)
-        _check_grid(grid, images, seconds, runtime)
+        labelled = _check_grid(grid, images, seconds, runtime)
+        if not labelled and (protocols or images is not None):
+            raise UserError(
+                f"{grid.runs[0].config.data.source} has no labels, so methods are compared without "
+                "--protocol and --images"
+            )
         runner = ComparisonRunner(
             grid,
             folder if tables is None else expand(tables),
@@ -188,6 +193,7 @@ def compare(
             protocols=protocols,
             images=images,
             seconds=seconds,
+            labelled=labelled,
             launch=launch,
             runtime=runtime,
         )
@@ -226,9 +232,12 @@ def _check(
     check_loggers(launch.loggers)
 
 
-def _check_grid(grid: Grid, images: int | None, seconds: float | None, runtime: Runtime) -> None:
-    """Refuse wrong images, labels, networks or existing runs before the first run starts."""
-    num_images = _check_images(grid, runtime)
+def _check_grid(grid: Grid, images: int | None, seconds: float | None, runtime: Runtime) -> bool:
+    """Refuse wrong images, labels, networks or existing runs before the first run starts.
+
+    Return whether there are labels.
+    """
+    num_images, labelled = _check_images(grid, runtime)
     if images is not None:
         source = grid.runs[0].config.data.source
         root = Path(runtime.root) if runtime.root else None
@@ -238,19 +247,30 @@ def _check_grid(grid: Grid, images: int | None, seconds: float | None, runtime: 
     for run in grid.runs:
         if run.seed == 0 and not run.done:
             build_method(run.config, num_images)
+    return labelled
 
 
-def _check_images(grid: Grid, runtime: Runtime) -> int:
-    """Return the number of training images, refusing images that methods cannot be compared on."""
+def _check_images(grid: Grid, runtime: Runtime) -> tuple[int, bool]:
+    """Return the number of training images, and whether there are labels.
+
+    Images that methods cannot be compared on are refused.
+    """
     config = grid.runs[0].config
     source = config.data.source
     probing = dataclasses.replace(config, log=dataclasses.replace(config.log, probe_every=1.0))
     images = Images.open(probing, root=runtime.root, num_workers=runtime.num_workers)
     try:
-        if images.bank is None:
-            why_not = images.why_not or "no labels"  # without labels, only views can be probed
-            raise UserError(f"methods are compared on labelled images, but {source} has {why_not}")
-        labels = images.bank.labels
+        if images.held_out is None:
+            raise UserError(
+                f"{source} has {images.why_not}: hold out a share of the images to compare methods "
+                "without labels, for example with --data.validation 0.1"
+            )
+        if images.bank is None and not config.log.probe_every:
+            raise UserError(
+                f"{source} has no labels, so methods are compared by probes: log.probe_every must "
+                "not be 0"
+            )
+        labels = None if images.bank is None else images.bank.labels
         if labels is not None and len(set(labels.tolist())) < 2:
             raise UserError(
                 f"methods are compared by how well they separate classes, but {source} has only "
@@ -258,7 +278,7 @@ def _check_images(grid: Grid, runtime: Runtime) -> int:
             )
         for batch_size in {run.config.batch_size for run in grid.runs}:
             Batches(images.pretrain, batch_size, seed=0)  # refuses a batch that is too large
-        return len(images.pretrain)
+        return len(images.pretrain), images.bank is not None
     finally:
         images.close()
 
@@ -278,6 +298,7 @@ class ComparisonRunner:
         protocols: Sequence[str] | None,
         images: int | None,
         seconds: float | None,
+        labelled: bool,
         launch: Launch,
         runtime: Runtime,
     ):
@@ -286,6 +307,7 @@ class ComparisonRunner:
         self.protocols = protocols
         self.images = images
         self.time = seconds
+        self.labelled = labelled
         self.launch = launch
         self.runtime = runtime
         self.device = choose_device(runtime.device)
@@ -388,7 +410,7 @@ class ComparisonRunner:
         """Add the scores and costs of a run to the comparison."""
         run = with_fitted_epochs(run, self.grid.first(run.row), self.time)
         results: Sequence[Result] = ()
-        if not failure:
+        if not failure and self.labelled:
             try:
                 ((_, results),) = evaluate(
                     [run.folder],

@@ -13,7 +13,7 @@ also have a gain over these weights, off the shelf.
 import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from smi.evaluation.results import OFF_THE_SHELF, TRAINED, Result, Score
 from smi.files import write_json, write_text
 from smi.intervals import interval, paired_interval
 from smi.runs.collect import COMPARISON, locate_run
+from smi.runs.names import CRITERIA, last_criteria
 from smi.runs.run import Run, is_run
 from smi.tables import NONE, Table
 from smi.terminal import duration, printable
@@ -42,6 +43,12 @@ COST_NOTE = (
     "ms/step: the median over logged lines and seeds. "
     "loss: the share of a step, forward and backward, that is not spent in networks. "
     "peak MB: memory of tensors on a GPU, of the whole process on a CPU"
+)
+CRITERIA_NOTE = (
+    "without labels: of the last encoder, on held-out images. retrieval: how often a view of an "
+    "image finds another view of it; RankMe, LiDAR: ranks of features and of the differences "
+    "between images; α-ReQ: decay of the eigenvalues; learnability: how well neighbours predict "
+    "clusters"
 )
 
 
@@ -114,6 +121,7 @@ class TrainedRun:
     device: str = ""
     steps: int = 0
     halved: str = ""  # says that the requested batch did not fit
+    criteria: dict[str, float] = field(default_factory=dict)  # of the last probe, without labels
 
     @classmethod
     def read(
@@ -147,6 +155,7 @@ class TrainedRun:
             halved=f"a batch of {batch_size}, because {requested} did not fit"
             if requested != batch_size
             else "",
+            criteria=last_criteria(run),
         )
 
     def plain(self) -> dict[str, Any]:
@@ -307,6 +316,11 @@ class Comparison:
             self.values(row, column), self.values(self.rows[0], column), step
         )
 
+    def criterion(self, row: Row, name: str) -> Estimate | None:
+        """Return the mean of a criterion that needs no labels, one of CRITERIA."""
+        runs = [run for run in row.runs if name in run.criteria and not run.failed]
+        return Estimate.of({run.seed: run.criteria[name] for run in runs})
+
     def start_score(self, column: Column) -> float | None:
         """Return the score of the weights off the shelf; None for runs from scratch."""
         results = self.off_the_shelf.results if self.off_the_shelf else ()
@@ -354,7 +368,7 @@ class Comparison:
         return Table.of([], [], records=records).csv()
 
     def tables(self) -> list[Table]:
-        """Return a table of scores and costs, then those of differences and of gains.
+        """Return a table of scores and costs, then those of differences, of gains and of criteria.
 
         One row has no differences, and runs from scratch have no gains.
         """
@@ -367,7 +381,29 @@ class Comparison:
             if len(self.seeds) > 1:
                 title += f", mean and 95 % interval over {len(self.seeds)} seeds"
             tables.append(self._points_table(self.rows, self.gain, title))
+        if self._criteria:
+            tables.append(self._criteria_table())
         return tables
+
+    @property
+    def _criteria(self) -> list[str]:
+        """Return the criteria without labels that some run has."""
+        runs = [run for row in self.rows for run in row.runs]
+        return [name for name in CRITERIA if any(name in run.criteria for run in runs)]
+
+    def _criteria_table(self) -> Table:
+        """Return a table of what was measured without labels."""
+
+        def cell(row: Row, name: str) -> str:
+            estimate, form = self.criterion(row, name), CRITERIA[name][1]
+            if estimate is None:
+                return NONE
+            half = "" if estimate.low is None else f" ± {form.format(estimate.half)}"
+            return form.format(estimate.mean) + half
+
+        cells = [[row.name, *(cell(row, name) for name in self._criteria)] for row in self.rows]
+        headers = ["", *(CRITERIA[name][0] for name in self._criteria)]
+        return Table.of(headers, cells, title="Without labels, on held-out images")
 
     def _score_table(self) -> Table:
         """Return a table of scores and costs."""
@@ -408,7 +444,8 @@ class Comparison:
             alike = settings[0].replace("batch size and epochs", "and batch size")
             settings = [alike, self._time_note(self.seconds)]
         start = [self.off_the_shelf.sentence] if self.off_the_shelf else []
-        lines = (*settings, *start, *protocols, COST_NOTE, *self._caveats())
+        criteria = [CRITERIA_NOTE] if self._criteria else []
+        lines = (*settings, *start, *protocols, COST_NOTE, *criteria, *self._caveats())
         return [printable(line) for line in lines]
 
     @property
@@ -498,6 +535,10 @@ class Comparison:
                 mean, low, high = _numbers(self.gain(row, column))
                 record[f"{name} gain"] = mean
                 record |= {f"{name} gain low": low, f"{name} gain high": high}
+        for name in self._criteria:
+            mean, low, high = _numbers(self.criterion(row, name))
+            title = CRITERIA[name][0]
+            record |= {f"{title} mean": mean, f"{title} low": low, f"{title} high": high}
         return record | {
             "step ms": row.step_ms,
             "loss ms": row.loss_ms,

@@ -21,11 +21,7 @@ def check_features(*pairs: Tensor, num_classes: int | None = None) -> int:
                 f"features have {features[0].shape[1]:,} and {h.shape[1]:,} coordinates: "
                 "use one encoder for both"
             )
-        # aminmax reads the features once and propagates NaN
-        if not torch.stack(torch.aminmax(h)).isfinite().all():
-            raise UserError(
-                "some features are not finite, so they cannot be evaluated: the encoder diverged"
-            )
+        check_finite(h)
     if num_classes is None:
         num_classes = int(labels[0].max()) + 1
     for y in labels:
@@ -35,6 +31,15 @@ def check_features(*pairs: Tensor, num_classes: int | None = None) -> int:
                 "are numbered from 0"
             )
     return num_classes
+
+
+def check_finite(features: Tensor) -> None:
+    """Raise a UserError if some features are infinite or NaN."""
+    # aminmax reads the features once and propagates NaN
+    if not torch.stack(torch.aminmax(features)).isfinite().all():
+        raise UserError(
+            "some features are not finite, so they cannot be evaluated: the encoder diverged"
+        )
 
 
 def _check_types(h: Tensor, y: Tensor) -> None:

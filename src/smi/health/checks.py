@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from smi.health.history import WINDOW, History, Probe
+from smi.runs.names import criteria_text
 
 Level = Literal["ok", "warning", "stop"]
 MAX_RISE = 10  # times a loss of unknown range may rise above its start, if it started from weights
@@ -329,6 +330,8 @@ def check_accuracy(h: History) -> Finding | None:
     if h.probes[-1].criterion == "retrieval":
         right = "a view finds the other view of its image"
     evidence = f"{right} for {now:.1%}, guessing for {chance:.1%}, at step {h.probe_step}"
+    if criteria := criteria_text(h.probes[-1].criteria):
+        evidence += f"; without labels: {criteria}"
     late = h.probed_late(0.5)
     margin = min(0.02, chance / 2)  # a small validation set may give this by luck
     if late and all(probe.score < probe.chance + margin for probe in h.probes[-2:]):

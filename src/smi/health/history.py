@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from smi.health.run_context import Context
+from smi.runs.names import CRITERIA
 
 Line = Mapping[str, Any]
 
@@ -61,6 +62,7 @@ class Probe:
     score: float
     chance: float  # the score of guessing
     images: int | None  # held out
+    criteria: dict[str, float] = field(default_factory=dict)  # without labels, as CRITERIA has them
 
     @classmethod
     def parse(cls, step: int, epoch: float | None, values: Line) -> "Probe | None":
@@ -72,7 +74,12 @@ class Probe:
         halfway = finite_number(values, "halfway")  # the better encoder is the one that counts
         score = score if halfway is None else max(score, halfway)
         images = finite_number(values, "images") or 0
-        return cls(step, epoch, criterion, score, chance, int(images) if images >= 1 else None)
+        found = values.get("label_free")
+        found = found if isinstance(found, Mapping) else {}  # earlier versions do not have it
+        numbers = {name: finite_number(found, name) for name in CRITERIA}
+        criteria = {name: number for name, number in numbers.items() if number is not None}
+        num_images = int(images) if images >= 1 else None
+        return cls(step, epoch, criterion, score, chance, num_images, criteria)
 
     @property
     def noise(self) -> float:

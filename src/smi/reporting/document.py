@@ -63,6 +63,7 @@ from smi.reporting.run_blocks import (
     as_sentence,
     comparison_plot,
     comparison_tables,
+    criteria_table,
     group_rows,
     health_verdict,
     join_words,
@@ -177,7 +178,9 @@ class ReportDocument:
                 yield self._draw(title, partial(comparison_plot, comparison))
         num_classes = {len(part["classes"]) for part in self.parts.values() if part.get("classes")}
         facts = shared_facts(list(self.runs.values()), num_classes)
-        yield Section("Training setup", [facts, runs_table(self.runs)])
+        criteria = criteria_table(self.runs)
+        tables = [runs_table(self.runs), *([criteria] if criteria else [])]
+        yield Section("Training setup", [facts, *tables])
 
     def _verdicts(self) -> list[Verdict]:
         """Return the health of all runs, the worst first and otherwise in order."""

@@ -7,13 +7,20 @@ from typing import Any
 import numpy as np
 
 from smi.comparison import figure as comparison_figure
-from smi.comparison.comparison import Comparison
+from smi.comparison.comparison import CRITERIA_NOTE, Comparison
 from smi.errors import UserError
 from smi.evaluation.results import OFF_THE_SHELF
 from smi.health.diagnosis import diagnose
 from smi.pages import Block, Code, Facts, Finding, Missing, TableBlock, Verdict
 from smi.reporting.runs import ReportRun
-from smi.runs.names import dataset_name, display_row_name, is_published, method_name
+from smi.runs.names import (
+    CRITERIA,
+    dataset_name,
+    display_row_name,
+    is_published,
+    last_criteria,
+    method_name,
+)
 from smi.runs.run import Facts as RunFacts
 from smi.runs.run import Run
 from smi.tables import NONE, Table, yes
@@ -132,6 +139,24 @@ def runs_table(runs: Mapping[str, Run]) -> TableBlock:
         notes = notes[:1]
     table = Table.of(headers, rows, title="Each run", notes=notes)
     return TableBlock(table, text_columns=1)
+
+
+def criteria_table(runs: Mapping[str, Run]) -> TableBlock | None:
+    """List what the last probe of each run measured without labels; None if no run has any."""
+    found = {name: last_criteria(run) for name, run in runs.items()}
+    names = [name for name in CRITERIA if any(name in criteria for criteria in found.values())]
+    if not names:
+        return None
+    rows = [
+        [
+            run,
+            *(CRITERIA[name][1].format(c[name]) if name in c else NONE for name in names),
+        ]
+        for run, c in found.items()
+    ]
+    headers = ["", *(CRITERIA[name][0] for name in names)]
+    notes = [CRITERIA_NOTE]
+    return TableBlock(Table.of(headers, rows, title="Without labels", notes=notes))
 
 
 def _run_cells(name: str, run: Run) -> list[str]:

@@ -9,6 +9,15 @@ from smi.config.schema import flat
 from smi.errors import UserError
 from smi.runs.run import Run
 
+# Criteria of `smi.evaluation.label_free`: their names and formats in tables.
+CRITERIA = {
+    "retrieval": ("retrieval", "{:.1%}"),
+    "rank_me": ("RankMe", "{:.1f}"),
+    "lidar": ("LiDAR", "{:.1f}"),
+    "alpha_req": ("α-ReQ", "{:.2f}"),
+    "learnability": ("learnability", "{:.1%}"),
+}
+
 # ----------------------------------------------------------------------------- names of one thing
 
 
@@ -22,6 +31,22 @@ def method_name(run: Run) -> str:
     """Return the display name of a run's method."""
     described = (run.facts.method or {}).get("display_name")
     return str(described) if described else display_name(str(run.config["method"]["name"]))
+
+
+def criteria_text(criteria: Mapping[str, float]) -> str:
+    """Return criteria in words, such as "RankMe 71.3, LiDAR 40.2"; nothing if there are none."""
+    return ", ".join(
+        f"{title} {form.format(criteria[name])}"
+        for name, (title, form) in CRITERIA.items()
+        if name in criteria
+    )
+
+
+def last_criteria(run: Run) -> dict[str, float]:
+    """Return what the last probe of a run measured without labels, by the names of CRITERIA."""
+    probes = run.probes()
+    found = probes[-1]["probe"].get("label_free", {}) if probes else {}
+    return {name: found[name] for name in CRITERIA if found.get(name) is not None}
 
 
 def probe_text(probe: Mapping[str, float]) -> str:

@@ -1,7 +1,7 @@
 """Open the images that a run trains on and the labelled images that its probes use."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from smi.data.subset import Subset
 from smi.device import Precision, device_of
 from smi.distributed import rank
 from smi.errors import UserError
-from smi.evaluation import extract_labelled, knn_accuracy
-from smi.evaluation.retrieval import view_retrieval
+from smi.evaluation import extract, extract_labelled, knn_accuracy
+from smi.evaluation.label_free import label_free
 from smi.seeds import derive
 from smi.views import Policy, Views
 
@@ -88,26 +88,41 @@ class Images:
     ) -> Callable[[nn.Module], dict[str, Any]] | None:
         """Return a function that measures an encoder on held-out images, if there are any.
 
-        It measures kNN, or without labels how often a view finds the other view of its image.
+        It measures kNN and what needs no labels; without labels, retrieval of views is the score.
         policy: the views, and the normalisation of the encoder's input. All is computed on the
         encoder's device.
         """
         if self.held_out is None:
             return None
-        if self.bank is None:
-            return partial(_retrieval, self.held_out, policy, config, precision)
-        bank = self.bank
-        held_out = self.held_out
+        bank, held_out, views = self.bank, self.held_out, Views(policy)
+        settings: dict[str, Any] = {
+            "mean": policy.mean,
+            "std": policy.std,
+            "size": config.views.whole_size,
+            "precision": precision,
+        }
+
+        def without_labels(encoder: nn.Module, whole: Tensor) -> dict[str, Any]:
+            found = label_free(
+                encoder, held_out, views, whole, seed=config.seed, precision=precision
+            )
+            return {"label_free": asdict(found)}
+
+        def retrieve(encoder: nn.Module) -> dict[str, Any]:
+            found = without_labels(encoder, extract(encoder, held_out, **settings))
+            criteria = found["label_free"]
+            return {
+                "retrieval": criteria["retrieval"],
+                "images": criteria["num_images"],
+                "split": "validation",
+                "chance": 1 / criteria["num_images"],
+            } | found
+
+        if bank is None:
+            return retrieve
 
         def features(encoder: nn.Module, store: Store) -> tuple[Tensor, Tensor]:
-            return extract_labelled(
-                encoder,
-                store,
-                mean=policy.mean,
-                std=policy.std,
-                size=config.views.whole_size,
-                precision=precision,
-            )
+            return extract_labelled(encoder, store, **settings)
 
         def measure(encoder: nn.Module) -> dict[str, Any]:
             queries, labels = features(encoder, held_out)
@@ -127,7 +142,7 @@ class Images:
                 "images": len(held_out),
                 "split": "validation" if config.data.validation else "val",
                 "chance": labels.bincount().max().item() / len(labels),
-            }
+            } | without_labels(encoder, queries)
 
         return measure
 
@@ -135,20 +150,6 @@ class Images:
         """Close all stores."""
         for store in self._opened:
             store.close()
-
-
-def _retrieval(
-    held_out: Store, policy: Policy, config: Config, precision: Precision, encoder: nn.Module
-) -> dict[str, Any]:
-    """Measure how often a view of a held-out image finds the other view of it."""
-    result = view_retrieval(encoder, held_out, Views(policy), seed=config.seed, precision=precision)
-    return {
-        "retrieval": result.share,
-        "rank": result.rank,
-        "images": result.num_images,
-        "split": "validation",
-        "chance": 1 / result.num_images,
-    }
 
 
 def _split(config: Config, count: int, train: Store | None) -> tuple[Tensor, Tensor]:

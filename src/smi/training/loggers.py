@@ -44,12 +44,8 @@ def flat_numbers(line: Mapping[str, Any]) -> dict[str, float]:
     """Flatten the numbers of a line: terms/alignment, timing/images_per_second, probe/knn."""
     numbers: dict[str, float] = {}
     for name, value in line.items():
-        if name in ("terms", "timing", "probe"):
-            numbers |= {
-                f"{name}/{inner}": number
-                for inner, number in value.items()
-                if isinstance(number, int | float)
-            }
+        if isinstance(value, Mapping):
+            numbers |= {f"{name}/{inner}": number for inner, number in flat_numbers(value).items()}
         elif isinstance(value, int | float) and name != "step":
             numbers[name] = value
     return numbers

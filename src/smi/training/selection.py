@@ -80,10 +80,11 @@ class Selection:
 
         Such an encoder may still tell images apart, so that retrieval does not notice.
         """
-        if "rank" not in probe:
+        if "knn" in probe:
             return False
         first = self._run.probes()[0]["probe"]
-        return bool(probe["rank"] < MIN_RANK_SHARE * first["rank"])
+        now, then = (found["label_free"]["rank_me"] for found in (probe, first))
+        return bool(now < MIN_RANK_SHARE * then)
 
     def result(self, encoder: nn.Module) -> tuple[Mapping[str, Tensor], dict[str, Any]]:
         """Return the weights and the header of the encoder to export: the best, or the last."""
