@@ -100,6 +100,14 @@ def test_text_becomes_what_the_setting_is():
     ) == (1e-3, 3, (8, 16), None)
 
 
+def test_a_setting_may_be_a_number_or_a_word():
+    for given, weight in (("auto", "auto"), ("0.5", 0.5), (1, 1.0)):
+        config = resolve("digits", {"method": "SMI", "method.redundancy_weight": given})
+        assert config.method["redundancy_weight"] == weight
+    with pytest.raises(UserError, match="redundancy_weight must be a number"):
+        resolve("digits", {"method": "SMI", "method.redundancy_weight": "much"})
+
+
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [

@@ -315,6 +315,24 @@ def test_perfect_correlation_is_finite(loss):
     assert all(grad.isfinite().all() for grad in torch.autograd.grad(terms.total, pair))
 
 
+@pytest.mark.parametrize("loss", [smi_loss, smi_loss_plain])
+@pytest.mark.parametrize("n", [1, 2, 9])
+def test_an_automatic_weight_depends_on_the_batch(loss, n, views):
+    zs = views(n, 8)
+    auto = loss(*zs, redundancy_weight="auto")
+    assert auto == loss(*zs, redundancy_weight=7 / max(1, n - 1))
+    torch.testing.assert_close(smi.SMILoss(redundancy_weight="auto")(*zs), auto.total)
+
+
+def test_an_automatic_weight_balances_batches_of_any_size(views):
+    """Redundancy per sample hardly changes with the number of samples."""
+    ratios = []
+    for n in (16, 64, 256):
+        terms = smi_loss(*views(n, 64), redundancy_weight="auto")
+        ratios.append(terms.redundancy.item() / terms.alignment.item())
+    assert max(ratios) < 1.2 * min(ratios)
+
+
 def test_module_is_the_function(views):
     zs = views(5, 8, 3)
     options = {
@@ -340,6 +358,7 @@ def test_mistakes_are_sentences(views):
         ({"target": float("nan")}, "target"),
         ({"shift": 100.0}, "shift"),
         ({"redundancy_weight": float("inf")}, "redundancy_weight"),
+        ({"redundancy_weight": "automatic"}, "redundancy_weight"),
     ]:
         for call in (
             lambda options=options: smi_loss(z1, z2, **options),

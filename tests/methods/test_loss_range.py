@@ -119,6 +119,9 @@ def test_least_loss_of_smi():
     rho = math.sqrt(1 - math.exp(-2) + 1e-6)  # where the dependency is the target, 1
     z1, z2 = basis[:n], rho * basis[:n] + math.sqrt(1 - rho**2) * basis[n:]
     lowest, _ = loss_range(*setup("SMI", n, k))
+    assert loss_range(*setup("SMI", n, k, redundancy_weight="auto")) == loss_range(
+        *setup("SMI", n, k, redundancy_weight=7 / (n - 1))
+    )
     assert total(losses.smi_loss, z1, z2) == pytest.approx(lowest, rel=1e-6)
 
 

@@ -48,6 +48,9 @@ def to_type(value: Any, kind: Any, where: str) -> Any:
     if origin in (types.UnionType, typing.Union):
         if (value is None or value in ("null", "None")) and types.NoneType in arguments:
             return None
+        for words in (a for a in arguments if typing.get_origin(a) is Literal):
+            if value in typing.get_args(words):
+                return value
         (first,) = [argument for argument in arguments if argument is not types.NoneType][:1]
         return to_type(value, first, where)
     if origin is Literal:

@@ -34,8 +34,10 @@ from smi.losses.numerics import (
 from smi.losses.terms import Terms
 
 Reduction = Literal["sum", "mean"]
+Weight = float | Literal["auto"]
 
 REDUNDANCY_WEIGHT = 0.01  # the paper's lambda
+AUTO_REDUNDANCY = 7.0  # "auto": lambda times the other samples of the batch
 TARGET = 1.0
 SHIFT = 0.06
 EPS = 1e-6
@@ -51,7 +53,7 @@ class SMILoss(nn.Module):
 
     def __init__(
         self,
-        redundancy_weight: float = REDUNDANCY_WEIGHT,
+        redundancy_weight: Weight = REDUNDANCY_WEIGHT,
         target: float = TARGET,
         shift: float = SHIFT,
         eps: float = EPS,
@@ -74,7 +76,7 @@ def smi_loss(
     z1: Tensor,
     z2: Tensor | None = None,
     *more: Tensor,
-    redundancy_weight: float = REDUNDANCY_WEIGHT,
+    redundancy_weight: Weight = REDUNDANCY_WEIGHT,
     target: float = TARGET,
     shift: float = SHIFT,
     eps: float = EPS,
@@ -86,6 +88,8 @@ def smi_loss(
         terms.total.backward()          # its parts: terms.alignment, terms.redundancy
 
     redundancy_weight: the paper's lambda, the weight of dependencies between different samples.
+        "auto" is 7 / (N - 1): each sample has one aligned pair, but N - 1 redundant ones, so a
+        number means something else in a batch of another size.
     target, shift: the zero of logcosh, for a sample's own views and for different samples.
     eps: keeps the dependency finite at a correlation of 1.
     reduction: "sum" as published, or "mean", which divides by N.
@@ -113,7 +117,7 @@ def smi_loss_plain(
     z1: Tensor,
     z2: Tensor | None = None,
     *more: Tensor,
-    redundancy_weight: float = REDUNDANCY_WEIGHT,
+    redundancy_weight: Weight = REDUNDANCY_WEIGHT,
     target: float = TARGET,
     shift: float = SHIFT,
     eps: float = EPS,
@@ -123,10 +127,17 @@ def smi_loss_plain(
     return _plain(_views(z1, z2, more), _Options(redundancy_weight, target, shift, eps, reduction))
 
 
+def weight_in_batch(redundancy_weight: Weight, num_samples: int) -> float:
+    """Return lambda for a batch of N samples on a device."""
+    if redundancy_weight == "auto":
+        return AUTO_REDUNDANCY / max(1, num_samples - 1)
+    return float(redundancy_weight)
+
+
 class _Options(NamedTuple):
     """Hold the settings of the loss."""
 
-    redundancy_weight: float
+    redundancy_weight: Weight
     target: float
     shift: float
     eps: float
@@ -143,8 +154,19 @@ class _Options(NamedTuple):
                 "target and shift must be between -20 and 20 nats; "
                 f"got {self.target} and {self.shift}."
             )
-        if not math.isfinite(self.redundancy_weight):
-            raise ValueError(f"redundancy_weight must be finite; got {self.redundancy_weight}.")
+        weight = self.redundancy_weight
+        if weight != "auto" and (isinstance(weight, str) or not math.isfinite(weight)):
+            raise ValueError(f"redundancy_weight must be finite or 'auto'; got {weight!r}.")
+
+    @property
+    def weight(self) -> float:
+        """Return lambda, after `in_batch`."""
+        assert not isinstance(self.redundancy_weight, str)
+        return self.redundancy_weight
+
+    def in_batch(self, num_samples: int) -> "_Options":
+        """Return the settings with a number for the redundancy weight."""
+        return self._replace(redundancy_weight=weight_in_batch(self.redundancy_weight, num_samples))
 
     def per(self, num_samples: int) -> float:
         """Return the factor of the sums over samples."""
@@ -167,6 +189,7 @@ def _check(views: tuple[Tensor, ...], options: _Options) -> None:
 def _plain(views: tuple[Tensor, ...], options: _Options) -> Terms:
     _check(views, options)
     with float32_island(*views) as zs:
+        options = options.in_batch(len(zs[0]))
         per = options.per(len(zs[0]))
         us = [_standardize(z) for z in zs]
         alignment = redundancy = zs[0].new_zeros(())
@@ -175,9 +198,7 @@ def _plain(views: tuple[Tensor, ...], options: _Options) -> Terms:
             if a != b:
                 alignment = alignment + logcosh(m.diagonal() - options.target).sum()
             redundancy = redundancy + logcosh(off_diagonal(m) + options.shift).sum()
-        return Terms(
-            alignment=per * alignment, redundancy=per * options.redundancy_weight * redundancy
-        )
+        return Terms(alignment=per * alignment, redundancy=per * options.weight * redundancy)
 
 
 def dependency(rho: Tensor, eps: float = EPS) -> Tensor:
@@ -227,6 +248,7 @@ def _fused(views: tuple[Tensor, ...], options: _Options) -> Terms:
         return _plain(views, options)
     _check(views, options)
     with float32_island(*views) as zs:
+        options = options.in_batch(len(zs[0]))
         per = options.per(len(zs[0]))
         needs_grad = torch.is_grad_enabled() and any(z.requires_grad for z in zs)
         total, alignment, redundancy = _SMI.apply(needs_grad, per, options, *zs)
@@ -376,12 +398,10 @@ def _sweep_whole(
     aligned, pull = _logcosh_of_dependency(pairs, -options.target, options.eps)
     value.view(blocks).diagonal(dim1=1, dim2=3).zero_()
     alignment = (aligned.sum(dim=2) * (1 - same_view)).sum() / 2
-    redundancy = (
-        options.redundancy_weight * (value.view(blocks).sum(dim=(1, 3)) * (1 + same_view)).sum() / 2
-    )
+    redundancy = options.weight * (value.view(blocks).sum(dim=(1, 3)) * (1 + same_view)).sum() / 2
     if not needs_grad:
         return alignment, redundancy, None
-    slope.view(blocks).mul_(options.redundancy_weight * (1 + same_view)[:, None, :, None])
+    slope.view(blocks).mul_(options.weight * (1 + same_view)[:, None, :, None])
     slope.view(blocks).diagonal(dim1=1, dim2=3).copy_(pull * (1 - same_view)[:, :, None])
     slope.diagonal().sub_(rho.mul_(slope).sum(dim=1))
     return alignment, redundancy, _Gradient(u, inverse / scale, slope.mul_(inverse.T))
@@ -401,7 +421,7 @@ def _sweep_tiles(
     ):
         rho = (u[rows] @ u[columns].T).clamp_(-1, 1)
         value, slope = _logcosh_of_dependency(rho, options.shift, options.eps)
-        slope *= options.redundancy_weight * (2 if same_view else 1)
+        slope *= options.weight * (2 if same_view else 1)
         if on_diagonal:
             value.fill_diagonal_(0)
             slope.fill_diagonal_(0)
@@ -424,7 +444,7 @@ def _sweep_tiles(
         if grad is None
         else _Gradient(grad.addcmul_(along, u, value=-1), inverse / scale, None)
     )
-    return alignment, options.redundancy_weight * redundancy, gradient
+    return alignment, options.weight * redundancy, gradient
 
 
 def _tiles(

@@ -5,7 +5,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from smi.losses import smi_loss
-from smi.losses.smi import REDUNDANCY_WEIGHT
+from smi.losses.smi import REDUNDANCY_WEIGHT, Weight
 from smi.methods.base import Output
 from smi.methods.smi import WIDTHS
 from smi.nn import Encoder, mlp
@@ -25,7 +25,7 @@ class Modalities(nn.Module):
         self,
         *encoders: Encoder,
         widths: tuple[int, ...] = WIDTHS,
-        redundancy_weight: float = REDUNDANCY_WEIGHT,
+        redundancy_weight: Weight = REDUNDANCY_WEIGHT,
     ):
         super().__init__()
         if len(encoders) < 2:

@@ -5,7 +5,7 @@ from functools import partial
 
 from smi.losses import smi_loss
 from smi.losses.loss_range import random_cosines, scalar_logcosh
-from smi.losses.smi import EPS, REDUNDANCY_WEIGHT, SHIFT, TARGET
+from smi.losses.smi import EPS, REDUNDANCY_WEIGHT, SHIFT, TARGET, Weight, weight_in_batch
 from smi.methods.base import LossSetup, PairwiseMethod
 from smi.methods.description import LossRange
 from smi.nn import Encoder
@@ -21,6 +21,7 @@ class SMI(PairwiseMethod):
     widths: of the projector's layers.
     views: large views of each image. crops: small ones beside them. Every pair of views counts.
     redundancy_weight: the paper's lambda, the weight of dependencies between different samples.
+        "auto" is 7 / (N - 1) in a batch of N samples on each device.
     target, shift: the zero of logcosh, for a sample's own views and for different samples.
     eps: keeps the dependency finite at a correlation of 1.
     """
@@ -40,7 +41,7 @@ class SMI(PairwiseMethod):
         widths: tuple[int, ...] = WIDTHS,
         views: int = 2,
         crops: int = 0,
-        redundancy_weight: float = REDUNDANCY_WEIGHT,
+        redundancy_weight: Weight = REDUNDANCY_WEIGHT,
         target: float = TARGET,
         shift: float = SHIFT,
         eps: float = EPS,
@@ -54,7 +55,8 @@ class SMI(PairwiseMethod):
     def loss_range(cls, setup: LossSetup) -> LossRange | None:
         """Return the least loss and that of random embeddings; each device has its own loss."""
         n, k, v = setup.batch_size, setup.embedding_dim, setup.num_views
-        weight, target = cls._setting(setup, "redundancy_weight"), cls._setting(setup, "target")
+        weight = weight_in_batch(setup.settings.get("redundancy_weight", REDUNDANCY_WEIGHT), n)
+        target = cls._setting(setup, "target")
         shift, eps = cls._setting(setup, "shift"), cls._setting(setup, "eps")
         if k is None or k < 3 or v < 2 or weight < 0:
             return None

@@ -93,6 +93,10 @@ def display_row_name(name: str) -> str:
 def redundancy_weight_of(run: Run) -> float | None:
     """Return the paper's λ, or None for a method that has none."""
     weight = run.config["method"].get("redundancy_weight")
+    if weight == "auto":
+        from smi.losses.smi import weight_in_batch
+
+        return weight_in_batch(weight, run.facts.batch_per_device or run.config["batch_size"])
     return None if weight is None else float(weight)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from smi.device import describe_device
 from smi.distributed import has_synchronised_batch_norms, world_size
+from smi.losses.smi import AUTO_REDUNDANCY, weight_in_batch
 from smi.runs.run import Run
 from smi.training.images import Images
 from smi.training.job import Job
@@ -34,6 +35,12 @@ def plan_lines(
         f"{_weight_decay(job)}, {job.schedule} after {warmup}{_clip(job)}",
         f"  device     {describe_device(job.device)}, {job.precision}",
     ]
+    if config.method.get("redundancy_weight") == "auto":
+        num_samples = job.batches.batch_size // config.accumulate
+        weight = weight_in_batch("auto", num_samples)
+        lines.insert(
+            5, f"  λ          {weight:.3g}: {AUTO_REDUNDANCY:g} / (N - 1) for N = {num_samples}"
+        )
     if config.init.source is not None:
         kept = "kept" if config.init.statistics == "keep" else "updated"
         lines.insert(3, f"  start      {config.init.source}, batch norm statistics {kept}")
