@@ -374,6 +374,14 @@ def test_without_labels_retrieval_is_compared():
     assert found["chance"].sentence == "Features separate the images."
 
 
+def test_what_needs_no_labels_is_evidence():
+    lines = with_probes(metrics(), 0.6)
+    assert "without labels" not in findings(CONTEXT, lines)["chance"].evidence
+    lines[-1]["probe"]["label_free"] = {"rank_me": 71.3, "lidar": "many", "retrieval": 0.5}
+    evidence = findings(CONTEXT, lines)["chance"].evidence
+    assert evidence.endswith("; without labels: retrieval 50.0%, RankMe 71.3")
+
+
 def test_few_images_need_a_larger_difference():
     assert problems(STARTED, with_probes(metrics(), 0.55, 0.55, start=0.6, images=100)) == {}
     assert "start" in problems(STARTED, with_probes(metrics(), 0.55, 0.55, start=0.6, images=5000))

@@ -13,6 +13,7 @@ from smi.reporting.data_urls import picture_url
 from smi.reporting.run_blocks import (
     as_sentence,
     comparison_plot,
+    criteria_table,
     join_words,
     runs_table,
     training_seconds,
@@ -62,6 +63,22 @@ def test_runs_without_labels_have_no_column_of_knn(tmp_path):
         line = json.dumps({"step": 4, "epoch": 1, "probe": probe})
         (tmp_path / "metrics.jsonl").write_text(f"{line}\n")
         assert ("kNN" in runs_table(runs).table.headers) is has_knn
+
+
+def test_what_probes_measure_without_labels_has_a_table(tmp_path):
+    sections = {name: {} for name in ("data", "views", "encoder", "method")}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(sections | {"batch_size": 10}))
+    runs = {"SMI": Run(tmp_path)}
+    found = {"rank_me": 12.34, "lidar": 5.0, "alpha_req": None, "num_images": 9}
+    for probe, cells in (
+        ({"knn": 0.5}, None),
+        ({"knn": 0.5, "label_free": found}, [["SMI", "12.3", "5.0"]]),
+    ):
+        line = json.dumps({"step": 4, "epoch": 1, "probe": probe})
+        (tmp_path / "metrics.jsonl").write_text(f"{line}\n")
+        block = criteria_table(runs)
+        assert (block and [list(line) for line in block.table.lines]) == cells
+    assert list(block.table.headers) == ["", "RankMe", "LiDAR"]
 
 
 def test_the_figure_of_a_comparison_describes_gains_over_a_start():

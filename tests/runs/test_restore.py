@@ -19,7 +19,8 @@ from support.digits import same, tiny
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Run:
     folder = tmp_path_factory.mktemp("run") / "a"
-    settings = {"data.images": 128, "log.probe_every": 0, "views.solarize_p": [0.0, 1.0]}
+    settings = {"data.images": 128, "log.probe_every": 0}
+    settings |= {"views.solarize_p": [0.0, 1.0], "views.blur_p": [0.3, 0.0]}
     return tiny(folder, **settings)
 
 
@@ -54,6 +55,7 @@ def test_methods_under_one_seed_start_from_one_encoder(run):
 def test_the_views_are_those_of_the_configuration(run):
     views = load_views(run, load_method(run))
     assert [view.solarize_p for view in views.policy.views] == [0.0, 1.0]
+    assert [view.blur_p for view in views.policy.views] == [0.3, 0.0]
     assert {view.size for view in views.policy.views} == {8}
 
 

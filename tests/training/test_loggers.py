@@ -29,6 +29,8 @@ def test_numbers_are_flat():
         "epoch": 1.0,
         "probe/knn": 0.5,
     }
+    line = {"step": 7, "probe": {"label_free": {"lidar": 3.5, "alpha_req": None}}}
+    assert flat_numbers(line) == {"probe/label_free/lidar": 3.5}
 
 
 @pytest.mark.filterwarnings("ignore")  # of TensorBoard's own dependencies

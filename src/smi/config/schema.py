@@ -29,6 +29,7 @@ class Views:
     size: int  # pixels per side
     input_size: int | None = None  # of whole images, as encoders are used; None: size
     solarize_p: tuple[float, float] | None = None  # of both views; None: as in the policy
+    blur_p: tuple[float, float] | None = None  # of both views; None: as in the policy
     interpolation: Literal["bilinear", "bicubic"] | None = None  # None: as in the policy
     mean: tuple[float, float, float] | None = None  # of pixels in [0, 1]; None: as in the policy
     std: tuple[float, float, float] | None = None

@@ -45,10 +45,11 @@ def build_method(
 def build_views(config: Config, method: Method) -> Views:
     """Build the views of the configuration, with the changes that the method makes to them."""
     recipe = policy(config.views.policy, size=config.views.size)
-    if config.views.solarize_p is not None:
-        pairs = zip(recipe.views, config.views.solarize_p, strict=True)
-        views = tuple(replace(view, solarize_p=p) for view, p in pairs)
-        recipe = replace(recipe, views=views)
+    for name in ("solarize_p", "blur_p"):
+        if (probabilities := getattr(config.views, name)) is not None:
+            pairs = zip(recipe.views, probabilities, strict=True)
+            views = tuple(replace(view, **{name: p}) for view, p in pairs)
+            recipe = replace(recipe, views=views)
     recipe = replace(
         recipe, mean=config.views.mean or recipe.mean, std=config.views.std or recipe.std
     )
