@@ -105,10 +105,11 @@ def run(
 
 def linear(run: Any, where: dict[str, Any]) -> float:
     """Fit a linear classifier on the images of the kNN probe."""
+    import smi
     from smi.evaluation import extract_labelled, linear_accuracy
     from smi.training.images import Images
 
-    config, encoder = run.resolve(), run.encoder()
+    config, encoder = run.resolve(), smi.load(run.folder)
     images = Images.open(config, root=where["root"])
     assert images.bank is not None
     assert images.held_out is not None
