@@ -41,8 +41,8 @@ KNOBS: dict[str, tuple[str, tuple[float, ...]]] = {
     "PIRL": ("temperature", (0.03, 0.07, 0.2, 0.5)),
 }
 BUDGETS = {
-    "cifar10-small": {"data.images": 3000, "epochs": 6},
-    "imagenette-small": {"data.images": 1500, "epochs": 6, "data.validation": 0.3},
+    "cifar10-small": {"data.images": 20000, "epochs": 1},
+    "imagenette-small": {"epochs": 10, "data.validation": 0.3},
     "digits": {"epochs": 6},
 }
 CHOSEN = {"data.images": 6000, "log.probe_images": 6000}

@@ -26,7 +26,7 @@ from smi.inference import load_script
 from smi.inference.export import export
 from smi.inference.verify_export import sample_photographs
 from smi.nn import create_encoder
-from smi.nn.encoders import SMALL_RESNET_ARGUMENTS
+from smi.nn.encoders import SMALL_RESNET_ARGUMENTS, STEM_SHAPES
 from smi.runs.checkpoint import save_encoder
 from smi.runs.encoder import source_path
 
@@ -106,8 +106,10 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
-def replace_stem(model: torch.nn.Module, width: int, stride: int) -> torch.nn.Module:
-    model.conv1 = torch.nn.Conv2d(3, width, 3, stride=stride, padding=1, bias=False)
+def replace_stem(
+    model: torch.nn.Module, width: int, kernel: int, stride: int, padding: int
+) -> torch.nn.Module:
+    model.conv1 = torch.nn.Conv2d(3, width, kernel, stride=stride, padding=padding, bias=False)
     model.maxpool = torch.nn.Identity()
     return model
 
@@ -219,7 +221,8 @@ def test_timm_refuses_weights_of_another_stem(tmp_path, narrow, width, stride):
     file = str(out / "model.safetensors")
     with pytest.raises(RuntimeError, match="conv1"):
         timm.create_model("resnet18", num_classes=0, checkpoint_path=file, **arguments)
-    model = replace_stem(timm.create_model("resnet18", num_classes=0, **arguments), width, stride)
+    model = timm.create_model("resnet18", num_classes=0, **arguments)
+    replace_stem(model, width, *STEM_SHAPES["cifar" if stride == 1 else "half"])
     timm.models.load_checkpoint(model, file)
     assert_same(model, source, size)
 
@@ -227,14 +230,14 @@ def test_timm_refuses_weights_of_another_stem(tmp_path, narrow, width, stride):
 # -------------------------------------------------------------------------------------- torchvision
 
 
-@pytest.mark.parametrize(("stem", "size"), [("standard", 32), ("cifar", 8), ("half", 16)])
+@pytest.mark.parametrize(("stem", "size"), [("standard", 32), ("cifar", 8), ("quarter", 64)])
 def test_torchvision_loads_it_strictly(tmp_path, capsys, stem, size):
     source = encoder_file(tmp_path, "resnet18", size, stem=stem)
     out = export(source, to="torchvision")
     model = torchvision.models.resnet18()
     model.fc = torch.nn.Identity()
     if stem != "standard":
-        replace_stem(model, 64, 1 if stem == "cifar" else 2)
+        replace_stem(model, 64, *STEM_SHAPES[stem])
     model.load_state_dict(torch.load(out / "model.pth", weights_only=True), strict=True)
     assert_same(model, source, size)
     assert ("has no" in capsys.readouterr().out) == (stem != "standard")

@@ -41,6 +41,7 @@ def here(name: str) -> str:
         ("resnet-small", 96, None, 256, 3),  # standard
         ("resnet-small", 32, "cifar", 256, 4),
         ("resnet-small", 32, "standard", 256, 1),
+        ("resnet-small", 64, "quarter", 256, 2),
         ("resnet18", 32, None, 512, 4),  # cifar
         ("resnet18", 96, None, 512, 3),
         ("vit_tiny_patch16_224", 32, None, 192, 2),

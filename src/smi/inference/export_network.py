@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from smi.errors import UserError
-from smi.nn.encoders import SMALL_RESNET, Stem, is_import_path, stem_of, timm_terms
+from smi.nn.encoders import SMALL_RESNET, STEM_SHAPES, Stem, is_import_path, stem_of, timm_terms
 from smi.runs.encoder import Pretrained
 
 SCRIPT = "load.py"
@@ -107,12 +107,12 @@ class Network:
             arguments = [literal(self.name), "num_classes=0", *more, *self._keywords()]
             lines = _call("model = timm.create_model", *arguments)
         if self.stem != "standard":
-            stride = 1 if self.stem == "cifar" else 2
+            kernel, stride, padding = STEM_SHAPES[self.stem]
             lines += [
-                "# The stem is for small images: a convolution of 3 x 3 with "
+                f"# The stem is for small images: a convolution of {kernel} x {kernel} with "
                 f"stride {stride}, and no pooling.",
-                f"model.conv1 = torch.nn.Conv2d(3, {self.width}, 3, stride={stride}, padding=1, "
-                "bias=False)",
+                f"model.conv1 = torch.nn.Conv2d(3, {self.width}, {kernel}, stride={stride}, "
+                f"padding={padding}, bias=False)",
                 "model.maxpool = torch.nn.Identity()",
             ]
         return lines
