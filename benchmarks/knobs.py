@@ -41,7 +41,7 @@ KNOBS: dict[str, tuple[str, tuple[float, ...]]] = {
     "PIRL": ("temperature", (0.03, 0.07, 0.2, 0.5)),
 }
 BUDGETS = {
-    "cifar10-small": {"data.images": 20000, "epochs": 1},
+    "cifar10-small": {"data.images": 20000, "epochs": 1, "optimizer.warmup_epochs": 0.05},
     "imagenette-small": {"epochs": 10, "data.validation": 0.3},
     "digits": {"epochs": 6},
 }
