@@ -62,9 +62,10 @@ def run(
 
     budget = CHOSEN if chosen else BUDGETS[recipe]
     common = ({} if chosen else {"data.validation": 0.1}) | budget | {"log.probe_every": 100}
+    earlier = json.loads(out.read_text()) if out.is_file() else {}
     results = (
-        json.loads(out.read_text())
-        if out.is_file()
+        earlier
+        if earlier.get("budget") == budget
         else {"untrained": untrained(recipe, common, where), "trials": {}}
     )
     trials: list[tuple[str, str, dict[str, float]]] = []

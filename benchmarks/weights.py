@@ -4,8 +4,8 @@
     python benchmarks/weights.py show               prints the table
     python benchmarks/weights.py draw               draws docs/weights.png
 
-A batch of N samples has one aligned pair for each sample and N - 1 redundant ones. So the sweep is
-over λ (N - 1), and the question is whether its best value is the same on every line. The encoder is
+The number of redundant pairs for each aligned one grows with N - 1. So the sweep is over
+λ (N - 1), and the question is whether its best value is the same on every line. The encoder is
 that of cifar10-small. kNN is measured on held-out training images, with one seed.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 from machine import RESULTS, command, footer, stamp, warn_if_dirty
 
 OUT = RESULTS / "weights.json"
-SUMS = (1, 3, 7, 20, 60)  # λ (N - 1)
+SUMS = (2, 7, 20, 60)  # λ (N - 1)
 COMMON = {
     "data.images": 5000,
     "epochs": 3,
@@ -32,7 +32,7 @@ LINES: dict[str, dict[str, Any]] = {
     "N = 512": {"batch_size": 512},
     "N = 128, K = 128": {"batch_size": 128, "method.widths": [1024, 1024, 128]},
     "N = 128, four views": {"batch_size": 128, "method.views": 4},
-    "N = 128, 15 epochs": {"batch_size": 128, "epochs": 15},
+    "N = 128, 9 epochs": {"batch_size": 128, "epochs": 9},
 }
 
 
@@ -72,7 +72,7 @@ def table(found: dict[str, Any]) -> str:
         best = max(scores.values())
         cells = [
             f"**{100 * score:.1f}**" if score == best else f"{100 * score:.1f}"
-            for score in (scores[str(total)] for total in SUMS)
+            for score in (scores[str(total)] for total in SUMS if str(total) in scores)
         ]
         lines.append(f"| {line} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", footer(found)])

@@ -29,6 +29,7 @@ from smi.comparison.compare import START, ComparisonStopped, Launch, call, compa
 from smi.comparison.comparison import Comparison
 from smi.comparison.grid import plan_grid
 from smi.config.resolve import read_recipe
+from smi.config.schema import read_text
 from smi.device import Runtime, describe_device
 from smi.errors import UserError
 from smi.runs.checkpoint import save
@@ -651,6 +652,26 @@ def unlabelled(tmp_path):
         "overrides": overrides | {"data.validation": 0.2, "log.probe_every": 1},
         "runtime": Runtime(num_workers=1),
     }
+
+
+def test_learning_rates_of_their_own_are_said(tmp_path):
+    recipe = tmp_path / "mine.yaml"
+    text = read_text("digits").replace("  SMI: {", "  SMI: {lr: 2.0e-3, ")
+    assert "lr: 2.0e-3" in text
+    recipe.write_text(text)
+    for own, note in (
+        (recipe, "learning rates: SMI 0.002, BYOL 0.001"),
+        ("digits", "same optimizer, learning rate,"),
+    ):
+        comparison = compare(
+            ["SMI", "BYOL"],
+            recipe=own,
+            out=tmp_path / str(own == "digits"),
+            seeds=1,
+            overrides=OVERRIDES,
+            protocols=["knn"],
+        )
+        assert note in comparison.text()
 
 
 def test_methods_are_compared_without_labels(unlabelled, tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from smi.config.resolve import resolve
+from smi.config.resolve import read_recipe, resolve
 from smi.config.schema import RECIPES, plain
 from smi.errors import UserError
 from smi.methods import METHOD_NAMES, find_method, settings_of
@@ -98,6 +98,24 @@ def test_text_becomes_what_the_setting_is():
         config.method["widths"],
         config.optimizer.schedule,
     ) == (1e-3, 3, (8, 16), None)
+
+
+def test_a_method_may_have_a_learning_rate_of_its_own(tmp_path):
+    path = tmp_path / "mine.yaml"
+    recipe = read_recipe("digits")
+    recipe["methods"]["SMI"]["lr"] = 2e-3
+    path.write_text(yaml.safe_dump(recipe))
+    common = recipe["optimizer"]["lr"]
+    assert resolve(path).optimizer.lr == 2e-3
+    assert resolve(path, {"method": "BYOL"}).optimizer.lr == common
+    assert resolve(path, {"optimizer.lr": 0.5}).optimizer.lr == 0.5
+    changed = tmp_path / "config.yaml"
+    changed.write_text(yaml.safe_dump(plain(resolve(path, {"optimizer.lr": 0.5}))))
+    assert resolve(changed).optimizer.lr == 0.5
+    recipe["methods"]["SMI"]["lr"] = "fast"
+    path.write_text(yaml.safe_dump(recipe))
+    with pytest.raises(UserError, match=r"optimizer\.lr must be a number"):
+        resolve(path)
 
 
 def test_a_setting_may_be_a_number_or_a_word():

@@ -18,6 +18,7 @@ from smi.evaluation.label_free import (
     lidar,
     rank_me,
     retrieval,
+    sample,
 )
 from smi.views import Views, policy
 
@@ -102,20 +103,30 @@ def test_lidar_is_the_rank_of_the_generalised_eigenvalues():
     within = torch.stack([torch.cov(rows.T) for rows in h]).mean(0)
     within += 1e-4 * within.diagonal().mean() * torch.eye(5)
     between = torch.cov(h.mean(1).T)
-    values = torch.linalg.eigvals(torch.linalg.inv(within) @ between).real
+    values = torch.linalg.eigvals(torch.linalg.inv(within) @ between).real - 1 / 6
     shares = values / values.sum()
     assert lidar(h) == pytest.approx(float((-(shares * shares.log()).sum()).exp()))
 
 
-def test_lidar_ignores_scale_and_axes_but_not_noise_in_all_directions():
+def test_lidar_ignores_scale_and_axes():
     h = views_of()
     turn = torch.linalg.qr(torch.randn(5, 5, dtype=torch.double))[0]
     assert lidar(1e-3 * h) == pytest.approx(lidar(h))
     assert lidar(h @ turn) == pytest.approx(lidar(h))
-    first_only = h.clone()
-    first_only[..., 1:] = views_of(noise=3.0)[..., 1:] * 1e-3
-    first_only[..., 1:] -= first_only[..., 1:].mean(1, keepdim=True)
-    assert lidar(first_only) < 1.1 < lidar(h)
+
+
+@pytest.mark.parametrize("views", [4, 16])
+def test_lidar_does_not_count_the_noise_of_few_views(views):
+    generator = torch.Generator().manual_seed(5)
+    noise = torch.randn(800, views, 96, dtype=torch.double, generator=generator)
+    signal = torch.zeros(800, 1, 96, dtype=torch.double)
+    signal[..., :8] = 2 * torch.randn(800, 1, 8, dtype=torch.double, generator=generator)
+    assert 6 < lidar(signal + noise) < 9
+    assert lidar(noise) < 2.5
+
+
+def test_lidar_needs_enough_views():
+    assert lidar(torch.randn(4, 3, 9)) is None
 
 
 def test_lidar_without_variation_is_one():
@@ -152,10 +163,12 @@ def test_one_image_is_no_error(store, crops):
     assert result.alpha_req is None
 
 
-def test_at_most_some_images_are_used(crops):
-    images = np.random.default_rng(1).integers(0, 256, (MAX_IMAGES + 5, 3, 8, 8), dtype=np.uint8)
-    many = ArrayStore(ArraySet("many", "pretrain", (images,)))
-    assert measure(Colour(1.0), many, crops).num_images == MAX_IMAGES
+@pytest.mark.parametrize("count", [1, 7, MAX_IMAGES, MAX_IMAGES + 1, 3 * MAX_IMAGES + 5])
+def test_a_sample_is_spread_over_all_images(count):
+    index = sample(range(count))
+    assert len(index) == len(set(index.tolist())) == min(count, MAX_IMAGES)
+    assert index[0] == 0
+    assert index[-1] >= count - 1 - count / MAX_IMAGES
 
 
 def test_features_that_are_not_finite_are_refused(store, crops):

@@ -380,6 +380,10 @@ def test_what_needs_no_labels_is_evidence():
     lines[-1]["probe"]["label_free"] = {"rank_me": 71.3, "lidar": "many", "retrieval": 0.5}
     evidence = findings(CONTEXT, lines)["chance"].evidence
     assert evidence.endswith("; without labels: retrieval 50.0%, RankMe 71.3")
+    lines = with_probes(metrics(), 0.6, criterion="retrieval")
+    lines[-1]["probe"]["label_free"] = {"rank_me": 71.3, "retrieval": 0.6}
+    evidence = findings(CONTEXT, lines)["chance"].evidence
+    assert evidence.endswith("; without labels: RankMe 71.3")  # retrieval is there already
 
 
 def test_few_images_need_a_larger_difference():

@@ -315,6 +315,7 @@ class ComparisonRunner:
             "recipe": recipe,
             "published": grid.runs[0].config.published,
             "seconds": seconds,
+            "learning_rates": {run.row: run.config.optimizer.lr for run in grid.runs},
             "smi": __version__,
             "device": describe_device(self.device),
             "versions": versions(),

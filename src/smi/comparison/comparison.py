@@ -439,7 +439,7 @@ class Comparison:
             f"{r.protocol['name']} on {r.protocol['data']}, stamp {stamp}: {r.sentence}"
             for stamp, r in self.protocols.items()
         ]
-        settings = [PUBLISHED_NOTE if self.published else IDENTICAL_NOTE]
+        settings = [PUBLISHED_NOTE if self.published else self._identical_note]
         if self.seconds is not None:
             alike = settings[0].replace("batch size and epochs", "and batch size")
             settings = [alike, self._time_note(self.seconds)]
@@ -447,6 +447,15 @@ class Comparison:
         criteria = [CRITERIA_NOTE] if self._criteria else []
         lines = (*settings, *start, *protocols, COST_NOTE, *criteria, *self._caveats())
         return [printable(line) for line in lines]
+
+    @property
+    def _identical_note(self) -> str:
+        """Say what all methods have in common. A recipe may give them different learning rates."""
+        rates = self.about.get("learning_rates", {})  # earlier versions do not have the key
+        if len(set(rates.values())) < 2:
+            return IDENTICAL_NOTE
+        own = ", ".join(f"{row} {rate:g}" for row, rate in rates.items())
+        return f"{IDENTICAL_NOTE.replace('learning rate, ', '')}; learning rates: {own}"
 
     @property
     def _kind(self) -> str:

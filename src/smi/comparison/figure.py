@@ -371,7 +371,7 @@ def _caption(comparison: Comparison) -> str:
     sentences = ["One seed: differences may be due to chance."]
     if seeds > 1:
         sentences = [f"Means over {seeds} seeds with 95 % intervals."]
-    if len(comparison.rows) > 1:
+    if len(comparison.rows) > 1 and comparison.columns:
         first = comparison.rows[0]
         name = first.name.replace(first.method, display_row_name(first.method), 1)
         sentences.append(f"Differences are to {name}, paired by seed.")
@@ -384,11 +384,13 @@ def _caption(comparison: Comparison) -> str:
         f"{result.protocol['name']} on {printable(result.protocol['data'])}"
         for result in comparison.protocols.values()
     )
-    sentences.append(f"{'; '.join(protocols) or 'No run is evaluated yet'}.")
+    criteria = any(run.criteria for row in comparison.rows for run in row.runs)
+    missing = "No scores: see the table without labels" if criteria else "No run is evaluated yet"
+    sentences.append(f"{'; '.join(protocols) or missing}.")
     if "device" in comparison.about:
         sentences.append(f"{comparison.about['device']}.")
     if comparison.swept:
-        sentences.append(f"The number after a name is {comparison.swept}.")
+        sentences.append(f"The value after a name is {comparison.swept}.")
     if comparison.failed:
         failed = ", ".join(f"{name}, seed {run.seed}" for name, run in comparison.failed)
         sentences.append(f"Failed: {failed}.")

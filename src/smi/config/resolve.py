@@ -41,6 +41,7 @@ def resolve(
     methods = to_mapping(raw.get("methods") or {}, "methods")
     for key in [key for key in overrides if key.startswith("methods.")]:
         _put({"methods": methods}, key, overrides.pop(key))
+    learning_rates = _take_learning_rates(methods)
     by_method = {
         name_of(str(name)): _partial_settings(str(name), settings or {})
         for name, settings in methods.items()
@@ -57,6 +58,8 @@ def resolve(
         encoder = {"name": encoder_name}
 
     raw |= {"method": method, "encoder": encoder, "methods": by_method}
+    if name in learning_rates and not overrides.get("published", raw.get("published")):
+        _put(raw, "optimizer.lr", learning_rates[name])
     for key, value in overrides.items():
         _put(raw, key, value)
     raw["method"] = _complete_settings(raw["method"])
@@ -183,6 +186,19 @@ def _put_default(raw: dict[str, Any], key: str, value: Any) -> None:
     level = raw.get(section, {}) if section else raw
     if isinstance(level, dict) and level.get(name) is None:
         _put(raw, key, value)
+
+
+def _take_learning_rates(methods: dict[str, Any]) -> dict[str, Any]:
+    """Remove the learning rates from the settings of methods, and return them by method.
+
+    A recipe may name one for a method, because the best one differs as other settings do.
+    """
+    rates = {}
+    for name, settings in methods.items():
+        if isinstance(settings, Mapping) and "lr" in settings:
+            methods[name] = {key: value for key, value in settings.items() if key != "lr"}
+            rates[name_of(str(name))] = settings["lr"]
+    return rates
 
 
 def _partial_settings(name: str, raw: Any) -> dict[str, Any]:

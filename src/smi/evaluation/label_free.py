@@ -4,7 +4,7 @@ found = label_free(encoder, store, views, whole=h)
 found.retrieval        # how often a view of an image finds another view of it
 found.rank_me          # and lidar, alpha_req, learnability
 
-No criterion is trustworthy everywhere: `docs/results.md` has their rank correlations with accuracy.
+All are of features, as encoders are used. The authors of RankMe and LiDAR also use embeddings.
 
 n images, q views of each, F coordinates.
 """
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from smi.data.store import Store
-from smi.data.subset import Subset
 from smi.device import Precision, autocast, device_of
 from smi.evaluation.accuracy import check_finite
 from smi.evaluation.features import evaluation_mode
@@ -37,18 +36,24 @@ class LabelFree:
 
     retrieval: the share of views whose nearest neighbour, by cosine similarity, among one view of
         each image is the view of their own image: between 1 / n, by chance, and 1.
-    rank_me: RankMe of whole images, between 1 and F.
-    lidar: LiDAR of views, between 1 and F.
+    rank_me: RankMe of whole images, between 1 and min(n, F).
+    lidar: LiDAR of views, between 1 and min(n, F); None if there are fewer than F views to spare.
     alpha_req: α-ReQ of whole images, said to be best at 1; None if the rank is too low to say.
     learnability: cluster learnability of whole images, between 0 and 1. A collapsed encoder has 1.
     """
 
     retrieval: float
     rank_me: float
-    lidar: float
+    lidar: float | None
     alpha_req: float | None
     learnability: float
     num_images: int
+
+
+def sample(store: Store) -> Tensor:
+    """Return the indices of at most MAX_IMAGES images, spread evenly: neighbours may be alike."""
+    num_images = min(len(store), MAX_IMAGES)
+    return torch.arange(num_images) * len(store) // max(1, num_images)
 
 
 def label_free(
@@ -60,15 +65,14 @@ def label_free(
     seed: int = 0,
     precision: Precision = "float32",
 ) -> LabelFree:
-    """Measure all criteria on the first images of a store, at most MAX_IMAGES.
+    """Measure all criteria on the images of a store.
 
     views: a policy whose first view is made several times. whole: features of whole images [n, F].
     The same seed gives the same views, so that encoders are compared on equal terms. More images
     make retrieval harder.
     """
-    store = Subset(store, torch.arange(min(len(store), MAX_IMAGES)))
     of_views = _view_features(encoder, store, views, seed, precision)  # [n, q, F]
-    h = whole[: len(store)].cpu().double()
+    h = whole.cpu().double()
     for features in (of_views, h):
         check_finite(features)
     return LabelFree(
@@ -95,17 +99,25 @@ def rank_me(h: Tensor) -> float:
     return _exp_entropy(_squared_singular_values(h).sqrt())
 
 
-def lidar(h: Tensor) -> float:
+def lidar(h: Tensor) -> float | None:
     """Return LiDAR (arXiv:2312.04000): the rank of the differences between images.
 
     It is exp of the entropy of the eigenvalues of W^-½ B W^-½, where W is the covariance within the
-    views of an image and B that of the means of images. h: features [n, q, F]. The constant added
-    to W is a share of its mean variance, so that the scale of features does not matter.
+    views of an image and B that of images. h: features [n, q, F]. There are two changes. The
+    constant added to W is a share of its mean variance, so that the scale of features does not
+    matter. The covariance of the means of q views is B + W / q; with the authors' 50 views the
+    second part is small, with a few it would count as rank. So 1 / q is subtracted from
+    eigenvalues, and those that noise alone may have (Wachter 1980) are 0.
+
+    It is None if the views are too few for W: n (q - 1) <= F.
     """
     h = h.double()
+    n, q, dim = h.shape
+    if n * (q - 1) <= dim:
+        return None
     means = h.mean(1)  # [n, F]
     inside = (h - means[:, None]).flatten(0, 1)
-    within = inside.T @ inside / max(1, len(h) * (h.shape[1] - 1))
+    within = inside.T @ inside / (n * (q - 1))
     variance = within.diagonal().mean()
     if not variance > 0:
         return 1.0
@@ -113,7 +125,10 @@ def lidar(h: Tensor) -> float:
     factor = torch.linalg.cholesky(within)
     # The eigenvalues are the squared singular values of the whitened, centred means.
     whitened = torch.linalg.solve_triangular(factor, (means - means.mean(0)).T, upper=False)
-    return _exp_entropy(_squared_singular_values(whitened))
+    values = _squared_singular_values(whitened) / max(1, n - 1)
+    a, b = dim / n, dim / (n * (q - 1))
+    noise = ((1 + (a + b - a * b) ** 0.5) / (1 - b)) ** 2 / q
+    return _exp_entropy(torch.where(values > noise, values - 1 / q, 0))
 
 
 def alpha_req(h: Tensor) -> float | None:

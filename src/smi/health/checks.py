@@ -330,8 +330,6 @@ def check_accuracy(h: History) -> Finding | None:
     if h.probes[-1].criterion == "retrieval":
         right = "a view finds the other view of its image"
     evidence = f"{right} for {now:.1%}, guessing for {chance:.1%}, at step {h.probe_step}"
-    if criteria := criteria_text(h.probes[-1].criteria):
-        evidence += f"; without labels: {criteria}"
     late = h.probed_late(0.5)
     margin = min(0.02, chance / 2)  # a small validation set may give this by luck
     if late and all(probe.score < probe.chance + margin for probe in h.probes[-2:]):
@@ -352,6 +350,8 @@ def check_accuracy(h: History) -> Finding | None:
         return Finding(kind, "warning", sentence, evidence, advice)
     if now > chance + margin:
         separated = "classes" if h.probes[-1].criterion == "knn" else "images"
+        if criteria := criteria_text(h.probes[-1].criteria):
+            evidence += f"; without labels: {criteria}"
         return Finding(kind, "ok", f"Features separate the {separated}.", evidence)
     return None
 

@@ -76,7 +76,7 @@ class Probe:
         images = finite_number(values, "images") or 0
         found = values.get("label_free")
         found = found if isinstance(found, Mapping) else {}  # earlier versions do not have it
-        numbers = {name: finite_number(found, name) for name in CRITERIA}
+        numbers = {name: finite_number(found, name) for name in CRITERIA if name != criterion}
         criteria = {name: number for name, number in numbers.items() if number is not None}
         num_images = int(images) if images >= 1 else None
         return cls(step, epoch, criterion, score, chance, num_images, criteria)

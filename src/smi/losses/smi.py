@@ -88,8 +88,8 @@ def smi_loss(
         terms.total.backward()          # its parts: terms.alignment, terms.redundancy
 
     redundancy_weight: the paper's lambda, the weight of dependencies between different samples.
-        "auto" is 7 / (N - 1): each sample has one aligned pair, but N - 1 redundant ones, so a
-        number means something else in a batch of another size.
+        "auto" is 7 / (N - 1): the number of redundant pairs for each aligned one grows with N - 1,
+        so a number means something else in a batch of another size.
     target, shift: the zero of logcosh, for a sample's own views and for different samples.
     eps: keeps the dependency finite at a correlation of 1.
     reduction: "sum" as published, or "mean", which divides by N.

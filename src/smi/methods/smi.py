@@ -6,7 +6,7 @@ from functools import partial
 from smi.losses import smi_loss
 from smi.losses.loss_range import random_cosines, scalar_logcosh
 from smi.losses.smi import EPS, REDUNDANCY_WEIGHT, SHIFT, TARGET, Weight, weight_in_batch
-from smi.methods.base import LossSetup, PairwiseMethod
+from smi.methods.base import LossSetup, PairwiseMethod, settings_of
 from smi.methods.description import LossRange
 from smi.nn import Encoder
 
@@ -55,7 +55,9 @@ class SMI(PairwiseMethod):
     def loss_range(cls, setup: LossSetup) -> LossRange | None:
         """Return the least loss and that of random embeddings; each device has its own loss."""
         n, k, v = setup.batch_size, setup.embedding_dim, setup.num_views
-        weight = weight_in_batch(setup.settings.get("redundancy_weight", REDUNDANCY_WEIGHT), n)
+        given = setup.settings.get("redundancy_weight")
+        default = settings_of(cls)["redundancy_weight"].default
+        weight = weight_in_batch(default if given is None else given, n)
         target = cls._setting(setup, "target")
         shift, eps = cls._setting(setup, "shift"), cls._setting(setup, "eps")
         if k is None or k < 3 or v < 2 or weight < 0:

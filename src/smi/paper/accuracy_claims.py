@@ -111,7 +111,7 @@ class Sweep:
 def _best_weight(data: str, comparison: Comparison) -> Finding:
     column = deciding_column(comparison)
     rows = sorted(
-        (row for row in comparison.rows if row.method == SMI and row.value is not None),
+        (row for row in comparison.rows if row.method == SMI and isinstance(row.value, float)),
         key=lambda row: float(row.value),
     )
     scores = {float(row.value): comparison.values(row, column) for row in rows} if column else {}

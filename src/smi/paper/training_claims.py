@@ -229,7 +229,8 @@ def _named_rows(
     yield f"{BARLOW_TWINS_NAME}, {_weight(barlow_twins)}", barlow_twins
     yield f"{SMI_NAME}, {_weight(smi)}", smi
     for row in dataset.sweep.rows if dataset.sweep else ():
-        if row.method == SMI and row.value is not None and f"λ = {row.value:g}" != _weight(smi):
+        is_number = row.method == SMI and isinstance(row.value, float)
+        if is_number and f"λ = {row.value:g}" != _weight(smi):
             yield f"{SMI_NAME}, λ = {row.value:g}", row
 
 

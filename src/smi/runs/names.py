@@ -96,7 +96,8 @@ def redundancy_weight_of(run: Run) -> float | None:
     if weight == "auto":
         from smi.losses.smi import weight_in_batch
 
-        return weight_in_batch(weight, run.facts.batch_per_device or run.config["batch_size"])
+        on_device = run.facts.batch_per_device or run.config["batch_size"]
+        return weight_in_batch(weight, on_device // run.config.get("accumulate", 1))
     return None if weight is None else float(weight)
 
 

@@ -17,7 +17,7 @@ from smi.device import Precision, device_of
 from smi.distributed import rank
 from smi.errors import UserError
 from smi.evaluation import extract, extract_labelled, knn_accuracy
-from smi.evaluation.label_free import label_free
+from smi.evaluation.label_free import label_free, sample
 from smi.seeds import derive
 from smi.views import Policy, Views
 
@@ -89,12 +89,14 @@ class Images:
         """Return a function that measures an encoder on held-out images, if there are any.
 
         It measures kNN and what needs no labels; without labels, retrieval of views is the score.
-        policy: the views, and the normalisation of the encoder's input. All is computed on the
-        encoder's device.
+        policy: the views, and the normalisation of the encoder's input. Features and neighbours are
+        computed on the encoder's device.
         """
         if self.held_out is None:
             return None
         bank, held_out, views = self.bank, self.held_out, Views(policy)
+        chosen = sample(held_out)
+        some = Subset(held_out, chosen)
         settings: dict[str, Any] = {
             "mean": policy.mean,
             "std": policy.std,
@@ -103,13 +105,11 @@ class Images:
         }
 
         def without_labels(encoder: nn.Module, whole: Tensor) -> dict[str, Any]:
-            found = label_free(
-                encoder, held_out, views, whole, seed=config.seed, precision=precision
-            )
+            found = label_free(encoder, some, views, whole, seed=config.seed, precision=precision)
             return {"label_free": asdict(found)}
 
         def retrieve(encoder: nn.Module) -> dict[str, Any]:
-            found = without_labels(encoder, extract(encoder, held_out, **settings))
+            found = without_labels(encoder, extract(encoder, some, **settings))
             criteria = found["label_free"]
             return {
                 "retrieval": criteria["retrieval"],
@@ -142,7 +142,7 @@ class Images:
                 "images": len(held_out),
                 "split": "validation" if config.data.validation else "val",
                 "chance": labels.bincount().max().item() / len(labels),
-            } | without_labels(encoder, queries)
+            } | without_labels(encoder, queries[chosen])
 
         return measure
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from smi.device import describe_device
 from smi.distributed import has_synchronised_batch_norms, world_size
+from smi.evaluation.label_free import sample
 from smi.losses.smi import AUTO_REDUNDANCY, weight_in_batch
 from smi.runs.run import Run
 from smi.training.images import Images
@@ -64,8 +65,9 @@ def next_steps(run: Run) -> str:
 def _probe(images: Images) -> str:
     if images.held_out is None:
         return images.why_not
-    probe = "kNN" if images.bank is not None else "retrieval of views"
-    return f"{probe} on {len(images.held_out):,} held-out images"
+    if images.bank is None:
+        return f"retrieval of views on {len(sample(images.held_out)):,} held-out images"
+    return f"kNN on {len(images.held_out):,} held-out images"
 
 
 def _views(job: Job) -> str:

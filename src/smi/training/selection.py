@@ -82,9 +82,8 @@ class Selection:
         """
         if "knn" in probe:
             return False
-        first = self._run.probes()[0]["probe"]
-        now, then = (found["label_free"]["rank_me"] for found in (probe, first))
-        return bool(now < MIN_RANK_SHARE * then)
+        now, then = _rank(probe), _rank(self._run.probes()[0]["probe"])
+        return now is not None and then is not None and now < MIN_RANK_SHARE * then
 
     def result(self, encoder: nn.Module) -> tuple[Mapping[str, Tensor], dict[str, Any]]:
         """Return the weights and the header of the encoder to export: the best, or the last."""
@@ -106,3 +105,9 @@ class Selection:
 def score_of(probe: Mapping[str, Any]) -> float:
     """Return the score of a probe that decides: kNN or, without labels, retrieval."""
     return float(probe["knn"] if "knn" in probe else probe["retrieval"])
+
+
+def _rank(probe: Mapping[str, Any]) -> float | None:
+    """Return RankMe of a probe; probes of earlier versions may have none."""
+    rank: float | None = probe.get("label_free", {}).get("rank_me")
+    return rank
