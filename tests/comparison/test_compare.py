@@ -691,6 +691,23 @@ def test_methods_are_compared_without_labels(unlabelled, tmp_path):
     assert compare(["SMI", "SimCLR"], seeds=2, **unlabelled).text() == text
 
 
+@pytest.mark.usefixtures("_quick")
+def test_without_labels_the_start_has_a_row(unlabelled, tmp_path):
+    network = timm.create_model("test_efficientnet", num_classes=3)
+    torch.save(network.state_dict(), tmp_path / "w.pth")
+    settings = {"epochs": 1, "batch_size": 4, "method.widths": [8, 8], "data.validation": 0.2}
+    settings |= {"encoder": "test_efficientnet", "init": str(tmp_path / "w.pth")}
+    given = unlabelled | {"recipe": "adapt", "overrides": settings, "seeds": 1}
+    comparison = compare(["SMI"], **given)
+    (run,) = comparison.rows[0].runs
+    start = smi.Run(run.folder).probes()[0]["probe"]["label_free"]
+    assert comparison.off_the_shelf.criteria["rank_me"] == start["rank_me"]
+    assert Comparison.read(tmp_path / "c").off_the_shelf == comparison.off_the_shelf
+    last = comparison.tables()[-1]
+    assert [line[0] for line in last.lines] == ["SMI", "off the shelf"]
+    assert f"{start['rank_me']:.1f}" in last.lines[1]
+
+
 @pytest.mark.parametrize(
     ("settings", "given", "sentence"),
     [

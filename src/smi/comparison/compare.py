@@ -429,7 +429,7 @@ class ComparisonRunner:
             failed=failure,
         )
         self.trained[run.row].append(trained)
-        if results and self.off_the_shelf is None:
+        if self.off_the_shelf is None and (results or not (self.labelled or failure)):
             self.off_the_shelf = evaluate_start(
                 Run(run.folder), results, images=self.images, runtime=self.runtime
             )

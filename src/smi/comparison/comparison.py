@@ -175,6 +175,7 @@ class OffTheShelf:
     digest: str  # of the weights, as in config.yaml
     results: tuple[Result, ...] = ()
     failed: str = ""  # the reason why they could not be evaluated
+    criteria: dict[str, float] = field(default_factory=dict)  # of the probe before the first step
 
     @property
     def sentence(self) -> str:
@@ -402,6 +403,12 @@ class Comparison:
             return form.format(estimate.mean) + half
 
         cells = [[row.name, *(cell(row, name) for name in self._criteria)] for row in self.rows]
+        if self.off_the_shelf:
+            start = self.off_the_shelf.criteria
+            texts = (
+                CRITERIA[n][1].format(start[n]) if n in start else NONE for n in self._criteria
+            )
+            cells.append([OFF_THE_SHELF, *texts])
         headers = ["", *(CRITERIA[name][0] for name in self._criteria)]
         return Table.of(headers, cells, title="Without labels, on held-out images")
 

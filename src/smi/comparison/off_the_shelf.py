@@ -14,6 +14,7 @@ from smi.errors import UserError
 from smi.evaluation.evaluate import evaluate
 from smi.evaluation.results import OFF_THE_SHELF, Result, read_all, write
 from smi.runs.encoder import load
+from smi.runs.names import criteria_at_start
 from smi.runs.run import Run
 
 
@@ -33,7 +34,12 @@ def evaluate_start(
     if run.init_source is None or not run.start.is_file():
         return None
     config = run.config
-    start = OffTheShelf(run.init_source, config["encoder"]["name"], config["init"]["digest"])
+    start = OffTheShelf(
+        run.init_source,
+        config["encoder"]["name"],
+        config["init"]["digest"],
+        criteria=criteria_at_start(run),
+    )
     try:
         stored = _stored(run)
         missing = [result.protocol["name"] for result in results if result.stamp not in stored]

@@ -44,8 +44,17 @@ def criteria_text(criteria: Mapping[str, float]) -> str:
 
 def last_criteria(run: Run) -> dict[str, float]:
     """Return what the last probe of a run measured without labels, by the names of CRITERIA."""
-    probes = run.probes()
-    found = probes[-1]["probe"].get("label_free", {}) if probes else {}
+    return _criteria(run.probes()[-1:])
+
+
+def criteria_at_start(run: Run) -> dict[str, float]:
+    """Return what was measured without labels before the first step, if the run has weights."""
+    return _criteria([line for line in run.probes()[:1] if line["step"] == 0])
+
+
+def _criteria(probes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the criteria of at most one line of a probe; earlier versions have none."""
+    found = probes[0]["probe"].get("label_free", {}) if probes else {}
     return {name: found[name] for name in CRITERIA if found.get(name) is not None}
 
 
