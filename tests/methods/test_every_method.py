@@ -11,6 +11,7 @@ from torch import Tensor
 from smi.data import Batch
 from smi.errors import UserError
 from smi.losses import Terms
+from smi.losses.smi import Weight
 from smi.methods import (
     METHOD_NAMES,
     LossSetup,
@@ -228,7 +229,7 @@ def test_settings_have_types_and_defaults(name):
     assert method.__doc__ != Method.__doc__
     assert method.display_name
     for setting in settings_of(method).values():
-        assert setting.annotation in (bool, int, float, tuple[int, ...])
+        assert setting.annotation in (bool, int, float, tuple[int, ...], Weight)
         assert setting.default is not inspect.Parameter.empty
     (encoder,) = [
         p for p in inspect.signature(method).parameters.values() if p.kind is not p.KEYWORD_ONLY
