@@ -74,9 +74,11 @@ class Probe:
         halfway = finite_number(values, "halfway")  # the better encoder is the one that counts
         score = score if halfway is None else max(score, halfway)
         images = finite_number(values, "images") or 0
-        found = values.get("label_free")
-        found = found if isinstance(found, Mapping) else {}  # earlier versions do not have it
-        numbers = {name: finite_number(found, name) for name in CRITERIA if name != criterion}
+        label_free = values.get("label_free")
+        label_free = (
+            label_free if isinstance(label_free, Mapping) else {}
+        )  # earlier versions do not have it
+        numbers = {name: finite_number(label_free, name) for name in CRITERIA if name != criterion}
         criteria = {name: number for name, number in numbers.items() if number is not None}
         num_images = int(images) if images >= 1 else None
         return cls(step, epoch, criterion, score, chance, num_images, criteria)

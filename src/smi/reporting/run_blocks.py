@@ -143,16 +143,16 @@ def runs_table(runs: Mapping[str, Run]) -> TableBlock:
 
 def criteria_table(runs: Mapping[str, Run]) -> TableBlock | None:
     """List what the last probe of each run measured without labels; None if no run has any."""
-    found = {name: last_criteria(run) for name, run in runs.items()}
-    names = [name for name in CRITERIA if any(name in criteria for criteria in found.values())]
+    by_run = {name: last_criteria(run) for name, run in runs.items()}
+    names = [name for name in CRITERIA if any(name in criteria for criteria in by_run.values())]
     if not names:
         return None
     rows = [
         [
             run,
-            *(CRITERIA[name][1].format(c[name]) if name in c else NONE for name in names),
+            *(CRITERIA[n][1].format(criteria[n]) if n in criteria else NONE for n in names),
         ]
-        for run, c in found.items()
+        for run, criteria in by_run.items()
     ]
     headers = ["", *(CRITERIA[name][0] for name in names)]
     notes = [CRITERIA_NOTE]

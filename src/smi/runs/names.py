@@ -54,8 +54,8 @@ def criteria_at_start(run: Run) -> dict[str, float]:
 
 def _criteria(probes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the criteria of at most one line of a probe; earlier versions have none."""
-    found = probes[0]["probe"].get("label_free", {}) if probes else {}
-    return {name: found[name] for name in CRITERIA if found.get(name) is not None}
+    values = probes[0]["probe"].get("label_free", {}) if probes else {}
+    return {name: values[name] for name in CRITERIA if values.get(name) is not None}
 
 
 def probe_text(probe: Mapping[str, float]) -> str:

@@ -96,7 +96,7 @@ class Images:
             return None
         bank, held_out, views = self.bank, self.held_out, Views(policy)
         chosen = sample(held_out)
-        some = Subset(held_out, chosen)
+        sampled = Subset(held_out, chosen)
         settings: dict[str, Any] = {
             "mean": policy.mean,
             "std": policy.std,
@@ -105,18 +105,20 @@ class Images:
         }
 
         def without_labels(encoder: nn.Module, whole: Tensor) -> dict[str, Any]:
-            found = label_free(encoder, some, views, whole, seed=config.seed, precision=precision)
-            return {"label_free": asdict(found)}
+            criteria = label_free(
+                encoder, sampled, views, whole, seed=config.seed, precision=precision
+            )
+            return {"label_free": asdict(criteria)}
 
         def retrieve(encoder: nn.Module) -> dict[str, Any]:
-            found = without_labels(encoder, extract(encoder, some, **settings))
-            criteria = found["label_free"]
+            measured = without_labels(encoder, extract(encoder, sampled, **settings))
+            criteria = measured["label_free"]
             return {
                 "retrieval": criteria["retrieval"],
                 "images": criteria["num_images"],
                 "split": "validation",
                 "chance": 1 / criteria["num_images"],
-            } | found
+            } | measured
 
         if bank is None:
             return retrieve
