@@ -1,4 +1,4 @@
-"""Choose the main hyperparameter of each method on small recipes, then measure every method.
+"""Choose learning rate and main hyperparameter of each method, then measure every method.
 
     python benchmarks/knobs.py cifar10-small --root DIR      DIR holds the folder of the dataset
     python benchmarks/knobs.py imagenette-small --data DIR   DIR holds train/ and val/
@@ -9,9 +9,11 @@
 The results are written to results/knobs-RECIPE.json, and with --chosen to
 results/methods-RECIPE.json. Trials that are in the file already are not run again.
 
-Four values are tried for every method, all with the same budget and seed. They are judged on
-held-out training images: a tenth of them, or three tenths where there are few. The val or test
-images of the dataset are not used. --chosen measures kNN on those, after the last epoch.
+Every method has five trials with the same budget and seed: three learning rates with the recipe's
+value of its hyperparameter, then the two values next to that one with the best rate. On digits
+there is one rate, and all four values are tried. Trials are judged on held-out training images: a
+tenth of them, or a fifth where there are few. The val or test images of the dataset are not used.
+--chosen measures kNN on those, after the last epoch.
 
 --criteria prints Kendall's τ between each criterion and accuracy over all trials, with a 95 %
 interval of 1,000 bootstrap samples of methods. It also prints what choosing each method's value by
@@ -19,6 +21,7 @@ the criterion would lose: the best accuracy minus the chosen one's, as a mean ov
 """
 
 import json
+import math
 import random
 import tempfile
 from pathlib import Path
@@ -40,9 +43,11 @@ KNOBS: dict[str, tuple[str, tuple[float, ...]]] = {
     "DINO": ("teacher_temperature", (0.02, 0.04, 0.06, 0.08)),
     "PIRL": ("temperature", (0.03, 0.07, 0.2, 0.5)),
 }
+RATES = (1e-3, 2e-3, 5e-3)
+# 36,000 images, about 100 s of one core: what a run of benchmarks/evidence.py has, too.
 BUDGETS = {
-    "cifar10-small": {"data.images": 20000, "epochs": 1, "optimizer.warmup_epochs": 0.05},
-    "imagenette-small": {"epochs": 10, "data.validation": 0.3},
+    "cifar10-small": {"data.images": 36000, "epochs": 1, "optimizer.warmup_epochs": 0.05},
+    "imagenette-small": {"epochs": 15, "data.validation": 0.2},
     "digits": {"epochs": 6},
 }
 CHOSEN = {"data.images": 6000, "log.probe_images": 6000}
@@ -68,18 +73,12 @@ def run(
         if earlier.get("budget") == budget
         else {"untrained": untrained(recipe, common, where), "trials": {}}
     )
-    trials: list[tuple[str, str, dict[str, float]]] = []
-    for method, (knob, values) in KNOBS.items():
-        if not only or method in only:
-            trials += (
-                [(method, "", {})]
-                if chosen
-                else [(method, f"{value:g}", {f"method.{knob}": value}) for value in values]
-            )
-    for method, label, settings in trials[part[0] :: part[1]]:
+    methods = [method for method in KNOBS if not only or method in only]
+
+    def try_once(method: str, label: str, settings: dict[str, float]) -> None:
         trials_of_method = results["trials"].setdefault(method, {})
         if label in trials_of_method:
-            continue
+            return
         with tempfile.TemporaryDirectory() as folder:
             trained = smi.pretrain(
                 recipe,
@@ -102,6 +101,36 @@ def run(
         out.write_text(
             json.dumps(results | about | {"recipe": recipe, "budget": budget}, indent=2) + "\n"
         )
+
+    for method in methods[part[0] :: part[1]]:
+        knob, values = KNOBS[method]
+        if chosen:
+            try_once(method, "", {})
+            continue
+        best_rate: dict[str, float] = {}
+        if recipe != "digits":
+            for rate in RATES:
+                try_once(method, f"lr {rate:g}", {"optimizer.lr": rate})
+            trials = results["trials"][method]
+            best = max(RATES, key=lambda rate: trials[f"lr {rate:g}"]["knn"])
+            best_rate = {"optimizer.lr": best}
+            values = beside(values, recipe, method, knob)
+        for value in values:
+            try_once(method, f"{value:g}", {f"method.{knob}": value} | best_rate)
+
+
+def beside(values: tuple[float, ...], recipe: str, method: str, knob: str) -> tuple[float, ...]:
+    """Return the two values next to the recipe's: one on each side, unless it is the first."""
+    from smi.config.resolve import resolve
+    from smi.losses.smi import weight_in_batch
+
+    config = resolve(recipe, {"method": method})
+    value = config.method[knob]
+    if value == "auto":
+        value = weight_in_batch(value, config.batch_size)
+    at = min(range(len(values)), key=lambda i: abs(math.log(values[i] / value)))
+    first = min(max(at - 1, 0), len(values) - 3)
+    return tuple(v for v in values[first : first + 3] if v != values[at])
 
 
 def linear(run: Any, where: dict[str, Any]) -> float:
@@ -243,14 +272,7 @@ def merged(parts: list[dict]) -> dict:
     for part in parts:
         for method, new_trials in part["trials"].items():
             trials[method] = trials.get(method, {}) | new_trials
-    order = {method: [f"{value:g}" for value in values] for method, (_, values) in KNOBS.items()}
-    return parts[0] | {
-        "trials": {
-            m: {v: trials[m][v] for v in ("", *values) if v in trials[m]}
-            for m, values in order.items()
-            if m in trials
-        }
-    }
+    return parts[0] | {"trials": {method: trials[method] for method in KNOBS if method in trials}}
 
 
 def main() -> None:
