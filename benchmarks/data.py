@@ -39,10 +39,11 @@ def run(arguments: argparse.Namespace) -> dict:
 
 def measure(images: Path, cifar: Path, scratch: Path) -> dict:
     from smi.data.cache import open_cache
-    from smi.data.folders import Entry, FileSet, scan
+    from smi.data.folders import FileSet
+    from smi.data.listing import scan
 
-    entries: list[Entry] = scan(images)[0][:NUM_IMAGES]
-    files = FileSet("benchmark", "train", images.absolute(), tuple(entries))
+    entries = scan(images)[0][:NUM_IMAGES]
+    files = FileSet("benchmark", "train", images.absolute(), entries)
     paths = [f"{files.root}/{entry.path}" for entry in entries]
     times: dict[str, list[float]] = {"bare loop": [], "cache": [], "second start": []}
     for current in range(1 + ROUNDS):
@@ -59,7 +60,7 @@ def measure(images: Path, cifar: Path, scratch: Path) -> dict:
     times["cifar10"] = [load_cifar10(cifar) for _ in range(1 + ROUNDS)][1:]
     rates = read_rates(files, scratch / f"cache-{ROUNDS}")
     return stamp(f"{CORES} cores", pillow=Image.__version__, numpy=np.__version__) | {
-        "images": f"{len(entries):,} JPEGs of {sum(entry.size for entry in entries) / 1e6:.0f} MB",
+        "images": f"{len(entries):,} JPEGs of {entries.num_bytes / 1e6:.0f} MB",
         "num_images": len(entries),
         "seconds": {name: statistics.median(values) for name, values in times.items()},
         "rounds": times,

@@ -654,6 +654,7 @@ def unlabelled(tmp_path):
     }
 
 
+@pytest.mark.usefixtures("_quick")
 def test_learning_rates_of_their_own_are_said(tmp_path):
     recipe = tmp_path / "mine.yaml"
     text = read_text("digits").replace("  SMI: {", "  SMI: {lr: 2.0e-3, ")
@@ -674,6 +675,7 @@ def test_learning_rates_of_their_own_are_said(tmp_path):
         assert note in comparison.text()
 
 
+@pytest.mark.usefixtures("_quick")
 def test_methods_are_compared_without_labels(unlabelled, tmp_path):
     comparison = compare(["SMI", "SimCLR"], seeds=2, **unlabelled)
     assert not comparison.failed

@@ -25,7 +25,7 @@ def test_flat(tmp_path: Path) -> None:
     assert names(folder.train) == ["a.png", "b.JPG"]
     assert folder.train.labels is None
     assert folder.val is None
-    assert folder.ignored == ("notes.txt",)
+    assert [entry.path for entry in folder.ignored] == ["notes.txt"]
     with pytest.raises(UserError, match="no images to validate on"):
         folder.split("val")
 
@@ -150,4 +150,4 @@ def test_a_link_to_itself_and_an_unreadable_folder_are_skipped(
     monkeypatch.setattr("smi.data.folders.os.scandir", refuse)
     folder = read_folder(tmp_path)
     assert [entry.path for entry in folder.train.entries] == ["good.png", "self.jpg"]
-    assert folder.ignored == ("closed",)
+    assert [entry.path for entry in folder.ignored] == ["closed"]

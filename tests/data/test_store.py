@@ -7,7 +7,7 @@ from PIL import Image
 
 from smi.data import Batch, Batches, Pictures, load, write_bad
 from smi.data.decoder import BadFile
-from smi.data.folders import scan
+from smi.data.listing import scan
 from smi.data.sources import ArraySet, Source
 from smi.data.store import ArrayStore, CachedStore, StreamingStore
 from smi.data.subset import Subset

@@ -10,7 +10,7 @@ from PIL import Image
 
 import smi
 from smi.config.resolve import resolve
-from smi.data.folders import scan
+from smi.data.listing import scan
 from smi.data.store import CachedStore, StreamingStore
 from smi.training.images import Images
 from smi.training.signals import Interrupted

@@ -221,7 +221,7 @@ def describe_folder(path: Path) -> FolderDescription:
         misnamed=_misnamed({paths[row]: info for row, info in infos.items()}),
         duplicates=duplicates,
         across_splits=sum(len({split_of[path] for path in group}) > 1 for group in duplicates),
-        ignored=list(folder.ignored),
+        ignored=[entry.path for entry in folder.ignored],
         unused=folder.num_images - len(entries),
         pretraining_images=sum(entries[row][0] == "train" for row in infos),
         resolution=FILE_RESOLUTION,

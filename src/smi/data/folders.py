@@ -7,35 +7,23 @@ A hash of each path chooses these, so they stay the same, also when files are ad
 
 import hashlib
 import os
-import stat
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from smi.data.listing import SUFFIXES, Listing, scan
 from smi.errors import UserError
 from smi.files import expand
 
 Split = Literal["pretrain", "train", "val"]
 
-SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".gif"}
-)
 TRAIN_FOLDERS = ("train", "training")
 VAL_FOLDERS = ("val", "valid", "validation", "test")
 HELD_OUT_SHARE = 0.1
 MAX_BAD_SHARE = 0.1  # unreadable files, before a run stops
-
-
-@dataclass(frozen=True)
-class Entry:
-    """Describe a file with the suffix of an image."""
-
-    path: str  # relative to the folder, with forward slashes
-    size: int
-    mtime_ns: int
 
 
 @dataclass(frozen=True)
@@ -45,8 +33,8 @@ class FileSet:
     name: str
     split: Split
     root: Path
-    entries: tuple[Entry, ...]
-    labels: "np.ndarray[tuple[int], np.dtype[np.int64]] | None" = None
+    entries: Listing
+    labels: NDArray[np.int64] | None = None
     classes: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
@@ -61,8 +49,8 @@ class Folder:
     train: FileSet
     val: FileSet | None
     held_out: bool
-    entries: tuple[Entry, ...]  # all images, sorted by path
-    ignored: tuple[str, ...]  # other files that are not hidden
+    entries: Listing  # all images, sorted by path
+    ignored: Listing  # other files that are not hidden
 
     @property
     def num_images(self) -> int:
@@ -71,17 +59,15 @@ class Folder:
 
     def all_files(self) -> FileSet:
         """Return the images of all splits, with labels if all of them have one."""
-        labels: dict[str, int] = {}
-        for files in (self.train, self.val):
-            if files is not None and files.labels is not None:
-                paths = (entry.path for entry in files.entries)
-                labels.update(zip(paths, files.labels.tolist(), strict=True))
-        if len(labels) < len(self.entries):
-            return FileSet(self.train.name, "train", self.root, self.entries)
-        numbers = np.array([labels[entry.path] for entry in self.entries], dtype=np.int64)
-        return FileSet(
-            self.train.name, "train", self.root, self.entries, numbers, self.train.classes
-        )
+        whole = FileSet(self.train.name, "train", self.root, self.entries)
+        parts = [files for files in (self.train, self.val) if files is not None]
+        labels = np.full(len(whole), -1, dtype=np.int64)
+        for files in parts:
+            if files.labels is not None:
+                labels[files.entries.places_in(self.entries)] = files.labels
+        if (labels < 0).any():
+            return whole
+        return replace(whole, labels=labels, classes=self.train.classes)
 
     def split(self, split: Split) -> FileSet:
         """Return the files of a split; pretraining uses those of train."""
@@ -106,10 +92,10 @@ def read_folder(root: Path, name: str | None = None) -> Folder:
     name = name or root.name
     train_base = _find_base(entries, TRAIN_FOLDERS)
     val_base = _find_base(entries, VAL_FOLDERS)
-    train_entries = [entry for entry in entries if entry.path.startswith(train_base or "")]
+    train_entries = _below(entries, train_base or "")
     held_out = False
     if train_base is not None and val_base is not None:
-        val_entries = [entry for entry in entries if entry.path.startswith(val_base)]
+        val_entries = _below(entries, val_base)
         train_classes, val_classes = _shared_classes(
             train_entries, train_base, val_entries, val_base
         )
@@ -123,13 +109,13 @@ def read_folder(root: Path, name: str | None = None) -> Folder:
         train=train,
         val=val,
         held_out=held_out,
-        entries=tuple(entries),
+        entries=entries,
         ignored=ignored,
     )
 
 
 def _shared_classes(
-    train: list[Entry], train_base: str, val: list[Entry], val_base: str
+    train: Listing, train_base: str, val: Listing, val_base: str
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
     """Return the classes of both splits together, for each split that has class folders."""
     train_names = class_names(train, train_base)
@@ -142,48 +128,56 @@ def _shared_classes(
     return classes if train_names else None, classes if val_names else None
 
 
-def _hold_out(
-    name: str, root: Path, entries: list[Entry], base: str
-) -> tuple[FileSet, FileSet | None]:
+def _hold_out(name: str, root: Path, entries: Listing, base: str) -> tuple[FileSet, FileSet | None]:
     """Split the files into train and held-out val; val is None if there are no classes."""
     classes = class_names(entries, base)
-    held_out = [entry for entry in entries if classes and is_held_out(entry.path[len(base) :])]
-    if not held_out or len(held_out) == len(entries):
+    held_out = np.zeros(len(entries), dtype=bool)
+    if classes:
+        held_out[:] = [is_held_out(entry.path[len(base) :]) for entry in entries]
+    if not held_out.any() or held_out.all():
         return _file_set(name, "train", root, entries, base, classes), None
-    train = [entry for entry in entries if not is_held_out(entry.path[len(base) :])]
     return (
-        _file_set(name, "train", root, train, base, classes),
-        _file_set(name, "val", root, held_out, base, classes),
+        _file_set(name, "train", root, entries[~held_out], base, classes),
+        _file_set(name, "val", root, entries[held_out], base, classes),
     )
+
+
+def _below(entries: Listing, base: str) -> Listing:
+    """Return the files below a folder, which lie side by side."""
+    if not base:
+        return entries
+    inside = np.array(
+        [entries.folder_path(i).startswith(base) for i in range(entries.num_folders)], dtype=bool
+    )
+    places = np.flatnonzero(inside[entries.folder])
+    return entries[int(places[0]) : int(places[-1]) + 1]
 
 
 def _file_set(
     name: str,
     split: Split,
     root: Path,
-    entries: list[Entry],
+    entries: Listing,
     base: str,
     classes: tuple[str, ...] | None,
 ) -> FileSet:
     if classes is None:
-        return FileSet(name, split, root, tuple(entries))
-    numbers = {class_name: i for i, class_name in enumerate(classes)}
-    labels = np.array(
-        [numbers[entry.path[len(base) :].split("/", 1)[0]] for entry in entries], dtype=np.int64
-    )
-    return FileSet(name, split, root, tuple(entries), labels, classes)
+        return FileSet(name, split, root, entries)
+    number = {class_name: i for i, class_name in enumerate(classes)}
+    of_folder = np.full(entries.num_folders, -1, dtype=np.int64)
+    for i in np.unique(entries.folder).tolist():
+        of_folder[i] = number[entries.folder_path(i)[len(base) :].split("/", 1)[0]]
+    return FileSet(name, split, root, entries, of_folder[entries.folder], classes)
 
 
-def class_names(
-    entries: Iterable[Entry], base: str, min_classes: int = 2
-) -> tuple[str, ...] | None:
+def class_names(entries: Listing, base: str, min_classes: int = 2) -> tuple[str, ...] | None:
     """Return the names of the folders directly below `base`, or None if they are not classes.
 
     A single folder is not taken for a class, unless the other split has classes.
     """
     names = set()
-    for entry in entries:
-        head, separator, _ = entry.path[len(base) :].partition("/")
+    for i in np.unique(entries.folder).tolist():
+        head, separator, _ = entries.folder_path(i)[len(base) :].partition("/")
         if not separator:
             return None
         names.add(head)
@@ -196,51 +190,9 @@ def is_held_out(path: str) -> bool:
     return int.from_bytes(digest[:8], "big") < HELD_OUT_SHARE * 2**64
 
 
-def _find_base(entries: Iterable[Entry], names: tuple[str, ...]) -> str | None:
+def _find_base(entries: Listing, names: tuple[str, ...]) -> str | None:
     """Return the first folder, in the order of `names`, that holds images, as "folder/"."""
-    heads = {entry.path.split("/", 1)[0] for entry in entries if "/" in entry.path}
+    paths = map(entries.folder_path, np.unique(entries.folder).tolist())
+    heads = {path.split("/", 1)[0] for path in paths if path}
     ranked = sorted((names.index(head.lower()), head) for head in heads if head.lower() in names)
     return f"{ranked[0][1]}/" if ranked else None
-
-
-def scan(root: Path) -> tuple[list[Entry], tuple[str, ...]]:
-    """List the files with the suffix of an image, and the paths of others, sorted by path.
-
-    Links are followed; hidden files are skipped.
-    """
-    entries, ignored = [], []
-    for entry in _walk(str(root), "", frozenset()):
-        if os.path.splitext(entry.path)[1].lower() in SUFFIXES:
-            entries.append(entry)
-        else:
-            ignored.append(entry.path)
-    return sorted(entries, key=lambda entry: entry.path), tuple(sorted(ignored))
-
-
-def _walk(folder: str, prefix: str, parents: frozenset[tuple[int, int]]) -> Iterator[Entry]:
-    """Yield all files below a folder; `parents` are the folders above, to detect link loops."""
-    try:
-        info = os.stat(folder)
-        children = list(os.scandir(folder))
-    except OSError as error:
-        if prefix:  # one folder of many: list it, but skip its contents
-            yield Entry(prefix.rstrip("/"), 0, 0)
-            return
-        raise UserError(f"{folder} cannot be read: {error.strerror}") from error
-    if (info.st_dev, info.st_ino) in parents:  # a link to a folder above
-        return
-    parents |= {(info.st_dev, info.st_ino)}
-    for child in children:
-        path = f"{prefix}{child.name}"
-        if child.name.startswith(".") or child.name == "__MACOSX":
-            continue
-        try:
-            if child.is_dir():
-                yield from _walk(child.path, f"{path}/", parents)
-                continue
-            info = child.stat()
-        except OSError:  # a link to nowhere or to itself: the decoder will report it
-            yield Entry(path, 0, 0)
-            continue
-        if stat.S_ISREG(info.st_mode):
-            yield Entry(path, info.st_size, info.st_mtime_ns)

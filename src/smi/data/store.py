@@ -307,7 +307,8 @@ class StreamingStore(Store):
         self.keep = keep
         self._max_bad_share = max_bad_share
         self._reasons: dict[int, str] = {}  # of bad files
-        self._tried: set[int] = set()  # files that were decoded or found bad
+        self._is_tried = np.zeros(len(files), dtype=bool)  # decoded or found bad
+        self._num_tried = 0
         self._num_workers = num_workers or num_cores()
         # The workers write decoded images into a shared buffer. It is a file without a name, so
         # it disappears even if the process is killed.
@@ -392,8 +393,8 @@ class StreamingStore(Store):
             self._replace_bad(i, reply, row, keep)
             for i, reply, row in zip(files, replies, rows, strict=True)
         ]
-        if len(self._tried) >= min(MIN_FILES_TO_JUDGE, len(self)):
-            check_bad_share(self.bad, len(self._tried), self._files.root, self._max_bad_share)
+        if self._num_tried >= min(MIN_FILES_TO_JUDGE, len(self)):
+            check_bad_share(self.bad, self._num_tried, self._files.root, self._max_bad_share)
         index = torch.tensor([i for i, _ in readable], dtype=torch.long)
         return [image for _, image in readable], index
 
@@ -403,15 +404,19 @@ class StreamingStore(Store):
 
     def _replace_bad(self, i: int, reply: Reply, row: int, keep: Keep) -> tuple[int, Decoded]:
         """Record the reply for file i; if it is bad, decode the next good file to the same row."""
-        self._tried.add(i)
+        self._note_tried(i)
         while isinstance(reply, str):
             if i not in self._reasons:
                 self._reasons[i] = reply
                 self.bad.append(BadFile(self._files.entries[i].path, reply))
             i = self._next_good(i)
             (reply,) = self._decoders.submit([(row, self._path(i))], keep).result()
-            self._tried.add(i)
+            self._note_tried(i)
         return i, reply
+
+    def _note_tried(self, i: int) -> None:
+        self._num_tried += not self._is_tried[i]
+        self._is_tried[i] = True
 
     def _next_good(self, i: int) -> int:
         if len(self._reasons) == len(self):

@@ -24,7 +24,7 @@ class Subset(Store):
         self.labels = None if store.labels is None else store.labels[index]
         self._store = store
         self._index = index
-        self._position = {int(image): position for position, image in enumerate(index)}
+        self._sorted, self._position = index.sort()  # to find images of the store
 
     def __len__(self) -> int:
         return len(self._index)
@@ -66,18 +66,24 @@ class Subset(Store):
         The store's replacement for a bad file may not be in the subset. It may even be held out,
         so it is not used.
         """
-        positions = [self._position.get(image) for image in loaded.tolist()]
-        missing = [row for row, position in enumerate(positions) if position is None]
+        positions = self._find(loaded)
+        missing = (positions < 0).nonzero()[:, 0].tolist()
         for row in missing:
             positions[row] = self._next_good(int(index[row]))
-        return torch.tensor(positions, dtype=torch.long), missing
+        return positions, missing
+
+    def _find(self, images: Tensor) -> Tensor:
+        """Return the positions of images of the store in the subset, or -1."""
+        place = torch.searchsorted(self._sorted, images).clamp_max(len(self) - 1)
+        return torch.where(self._sorted[place] == images, self._position[place], -1)
 
     def _next_good(self, position: int) -> int:
         for step in range(1, len(self)):
             candidate = (position + step) % len(self)
             _, loaded = self._store.start_squares(self._index[[candidate]])()
-            if int(loaded[0]) in self._position:
-                return self._position[int(loaded[0])]
+            found = int(self._find(loaded))
+            if found >= 0:
+                return found
         raise UserError(f"none of the {len(self):,} images chosen from {self.name} can be read")
 
     def close(self) -> None:
