@@ -1,8 +1,9 @@
 """Choose the images of every step: a pure function of (seed, step, rank, world size).
 
-An epoch is a permutation drawn from (seed, epoch). It is cut into steps of W x N images, and each
+The order of an epoch is drawn from (seed, epoch). It is cut into steps of W x N images, and each
 step into the N images of each rank. Images left over at the end of an epoch are dropped. The ranks
-of a step therefore never share an image, training can start at any step, and no state is saved.
+of a step therefore never share an image, training can start at any step, and no state is saved. A
+step has the same images for every W.
 
 N is the batch size, n the number of images in the store, W the number of processes.
 """
@@ -19,7 +20,7 @@ from smi.data.pictures import Pictures
 from smi.data.store import Reading, Store
 from smi.device import upload
 from smi.errors import UserError
-from smi.seeds import derive, permutation
+from smi.seeds import derive
 
 NUM_BATCHES_AHEAD = 2  # batches that are read while one is used
 
@@ -67,26 +68,21 @@ class Batches:
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
-        self.steps_per_epoch = len(store) // (batch_size * world_size)
+        self._order = store.order(batch_size * world_size, seed)
+        self.steps_per_epoch = self._order.steps_per_epoch
         if self.steps_per_epoch == 0:
             processes = f" on each of {world_size} processes" if world_size > 1 else ""
             raise UserError(
                 f"{store.name} has {len(store):,} images, fewer than one batch of "
                 f"{batch_size:,}{processes}: make the batch smaller"
             )
-        self._epoch = -1  # the epoch of the cached permutation
-        self._order = torch.empty(0, dtype=torch.long)
 
     def index(self, step: int) -> Tensor:
         """Return the images of the store that this rank uses at a step: int64 [N]."""
         if step < 0:
             raise ValueError(f"steps count from 0, not {step}")
-        epoch, position = divmod(step, self.steps_per_epoch)
-        if epoch != self._epoch:
-            self._epoch = epoch
-            self._order = permutation(len(self.store), self.seed, epoch)
-        start = (position * self.world_size + self.rank) * self.batch_size
-        return self._order[start : start + self.batch_size]
+        start = self.rank * self.batch_size
+        return self._order.images(step, start, start + self.batch_size)
 
     def batch(self, step: int) -> Batch:
         """Read the batch of one step."""

@@ -31,6 +31,7 @@ from smi.data.cache import FILE_RESOLUTION, MAX_CACHE_BYTES, is_cached, open_cac
 from smi.data.decoder import MAX_ASPECT, BadFile, Decoded, Keep
 from smi.data.decoder_pool import FILES_PER_CHUNK, Decoders, Reply, num_cores
 from smi.data.folders import MAX_BAD_SHARE, FileSet, Split
+from smi.data.order import Order, Shuffled
 from smi.data.pictures import Pictures
 from smi.data.sources import ArraySet, ImageSet, Source
 from smi.errors import UserError
@@ -142,6 +143,10 @@ class Store(ABC):
         The images are uint8 [N, 3, S, S], or `Pictures` if their shapes differ. The index differs
         from the requested one where a bad file was replaced.
         """
+
+    def order(self, batch_size: int, seed: int) -> Order:
+        """Return the order in which training uses the images, for batches of all processes."""
+        return Shuffled(len(self), batch_size, seed)
 
     def start_squares(self, index: Tensor) -> SquareReading:
         """Start to read the central squares of images, always uint8 [N, 3, S, S]."""
