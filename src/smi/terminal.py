@@ -79,7 +79,11 @@ class Progress:
     """
 
     def __init__(
-        self, doing: str, total: int | None, unit: Literal["images", "bytes"], done: int = 0
+        self,
+        doing: str,
+        total: int | None,
+        unit: Literal["images", "bytes", "shards"],
+        done: int = 0,
     ):
         from rich import progress
 

@@ -9,8 +9,11 @@ import torch
 from PIL import Image
 
 from smi.config.resolve import read_recipe
+from smi.data.decoder import source_of
 from smi.data.folders import FileSet
-from smi.data.sources import resolve_source
+from smi.data.remote import LostError
+from smi.data.shards import ShardSet
+from smi.data.sources import ArraySet, resolve_source
 from smi.errors import UserError
 from smi.nn.weights import is_cached
 
@@ -50,8 +53,8 @@ def choose_recipe(
     images are not tiny. timed: a time decides the epochs.
     """
     images = resolve_source(source, "pretrain", Path(root) if root is not None else None)
-    is_folder = isinstance(images, FileSet)
-    side = _median_side(images) if isinstance(images, FileSet) else images.parts[0].shape[-1]
+    is_folder = not isinstance(images, ArraySet)
+    side = images.parts[0].shape[-1] if isinstance(images, ArraySet) else _median_side(images)
     count = len(images)
     settings: dict[str, Any]
     if count < MIN_IMAGES:
@@ -117,14 +120,14 @@ def _sentence(
     return f"recipe {recipe} for {count:,} images of {side:,.0f} px on {where}{changes}"
 
 
-def _median_side(files: FileSet) -> float:
+def _median_side(files: FileSet | ShardSet) -> float:
     """Return the median shorter side of a sample of files, spread over the folder."""
     sides = []
-    for entry in files.entries[:: max(1, len(files) // NUM_SAMPLED_FILES)]:
+    for target in files.sample(NUM_SAMPLED_FILES):
         try:
-            with Image.open(files.root / entry.path) as image:
+            with Image.open(source_of(target)) as image:
                 sides.append(min(image.size))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        except (OSError, LostError, ValueError, SyntaxError, Image.DecompressionBombError):
             continue  # unreadable files are reported when they are decoded
     if not sides:
         raise UserError(

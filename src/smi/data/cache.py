@@ -20,7 +20,7 @@ import re
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from itertools import islice
@@ -30,9 +30,10 @@ from threading import Event, Thread
 import numpy as np
 from numpy.typing import NDArray
 
-from smi.data.decoder import Keep, reserve, stored_size
+from smi.data.decoder import Keep, Target, reserve, stored_size
 from smi.data.decoder_pool import FILES_PER_CHUNK, Decoders, Job, Reply, num_cores
-from smi.data.folders import FileSet
+from smi.data.folders import FileSet, JobGroup
+from smi.data.shards import ShardSet
 from smi.errors import UserError
 from smi.files import disk_errors, free_bytes, lock, sync
 from smi.terminal import Progress, announce
@@ -41,6 +42,7 @@ DECODING_VERSION = 1  # raise it when decoding gives other pixels: every cache i
 FILE_RESOLUTION = 256  # default size of images from files: a margin around the usual crop of 224
 MAX_CACHE_BYTES = 50 * 10**9
 NUM_SAMPLED_HEADERS = 1000  # files whose headers are read to estimate the size of a cache
+USUAL_ASPECT = 4 / 3  # of images whose headers are far away
 IMAGES = "images.u8"
 TABLE = "images.npy"
 
@@ -72,33 +74,31 @@ class Cache:
         return self.pixels[start : start + 3 * height * width].reshape(3, height, width)
 
 
-def cache_bytes(files: FileSet, resolution: int, keep: Keep) -> int:
+def cache_bytes(files: FileSet | ShardSet, resolution: int, keep: Keep) -> int:
     """Return the size of a cache: of squares exactly, of other shapes an estimate.
 
     The estimate is the mean size of files at even distances, from their headers.
     """
     if keep == "square":
         return len(files) * 3 * resolution**2
-    step = math.ceil(len(files) / NUM_SAMPLED_HEADERS)
-    sizes = [
-        _stored_bytes(f"{files.root}/{entry.path}", resolution) for entry in files.entries[::step]
-    ]
-    return round(len(files) * sum(sizes) / len(sizes))
+    sizes = [_stored_bytes(target, resolution) for target in files.sample(NUM_SAMPLED_HEADERS)]
+    mean = sum(sizes) / len(sizes) if sizes else USUAL_ASPECT * 3 * resolution**2
+    return round(len(files) * mean)
 
 
-def _stored_bytes(path: str, resolution: int) -> int:
+def _stored_bytes(target: Target | bytes, resolution: int) -> int:
     """Return the size of a decoded file from its header; an unreadable file needs no space."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about enormous images, which are refused later
         try:
-            width, height = stored_size(path, resolution, "aspect")
+            width, height = stored_size(target, resolution, "aspect")
         except Exception:  # a damaged file can raise anything
             return 0
     return 3 * width * height
 
 
 def is_cached(
-    files: FileSet,
+    files: FileSet | ShardSet,
     resolution: int,
     cache: Path,
     *,
@@ -120,7 +120,7 @@ def is_cached(
 
 
 def open_cache(
-    files: FileSet,
+    files: FileSet | ShardSet,
     resolution: int,
     cache: Path,
     *,
@@ -171,26 +171,28 @@ def _read(folder: Path, num_files: int, resolution: int, keep: Keep) -> Cache | 
         return None
 
 
-def cache_folder(files: FileSet, resolution: int, cache: Path, keep: Keep) -> Path:
+def cache_folder(files: FileSet | ShardSet, resolution: int, cache: Path, keep: Keep) -> Path:
     """Return the folder of the cache of these files, whether it exists or not."""
     return cache / _cache_name(files, resolution, keep) / _cache_key(files, resolution)
 
 
-def _cache_name(files: FileSet, resolution: int, keep: Keep) -> str:
+def _cache_name(files: FileSet | ShardSet, resolution: int, keep: Keep) -> str:
     split = "val" if files.split == "val" else "train"
-    digest = hashlib.sha256(os.fsencode(f"{files.root.resolve()}\0{split}")).hexdigest()[:12]
+    root = files.root.resolve() if isinstance(files.root, Path) else files.root
+    digest = hashlib.sha256(os.fsencode(f"{root}\0{split}")).hexdigest()[:12]
     size = f"{resolution}-aspect" if keep == "aspect" else f"{resolution}"
     return f"{re.sub(r'[^A-Za-z0-9._-]', '_', files.name)}-{split}-{size}-{digest}"
 
 
-def _cache_key(files: FileSet, resolution: int) -> str:
+def _cache_key(files: FileSet | ShardSet, resolution: int) -> str:
     digest = hashlib.sha256(f"{DECODING_VERSION} {resolution}".encode())
-    for entry in files.entries:
-        digest.update(os.fsencode(f"\0{entry.path}\0{entry.size} {entry.mtime_ns}"))
+    files.update_digest(digest)
     return digest.hexdigest()[:32]
 
 
-def _build(files: FileSet, resolution: int, folder: Path, keep: Keep, num_workers: int) -> None:
+def _build(
+    files: FileSet | ShardSet, resolution: int, folder: Path, keep: Keep, num_workers: int
+) -> None:
     """Decode all files into a temporary folder and rename it to `folder`."""
     folder.parent.mkdir(parents=True)
     partial = Path(tempfile.mkdtemp(prefix="partial-", dir=folder.parent))
@@ -207,9 +209,14 @@ def _build(files: FileSet, resolution: int, folder: Path, keep: Keep, num_worker
         if keep == "square":
             reserve(images.fileno(), 0, size)
             row_bytes = 3 * resolution**2
-        jobs = [(row, f"{files.root}/{entry.path}") for row, entry in enumerate(files.entries)]
         replies = decode_all(
-            images.fileno(), resolution, jobs, num_workers, keep=keep, row_bytes=row_bytes
+            images.fileno(),
+            resolution,
+            files.job_groups(),
+            len(files),
+            num_workers,
+            keep=keep,
+            row_bytes=row_bytes,
         )
         with _flushing(images.fileno()):
             for row, reply in replies:
@@ -250,25 +257,39 @@ def _flushing(fd: int) -> Iterator[None]:
 
 
 def decode_all(
-    fd: int, resolution: int, jobs: list[Job], num_workers: int, *, keep: Keep, row_bytes: int = 0
+    fd: int,
+    resolution: int,
+    groups: Iterable[JobGroup],
+    total: int,
+    num_workers: int,
+    *,
+    keep: Keep,
+    row_bytes: int = 0,
 ) -> Iterator[tuple[int, Reply]]:
     """Yield the row and reply of every job in the order of completion, with a progress bar.
 
-    Only a few jobs per worker are in flight at a time, however many there are.
+    groups: of `total` jobs together; one is finished before the next is taken. Only a few jobs per
+    worker are in flight at a time, however many there are.
     """
-    chunks = (jobs[i : i + FILES_PER_CHUNK] for i in range(0, len(jobs), FILES_PER_CHUNK))
-    num_workers = min(num_workers, math.ceil(len(jobs) / FILES_PER_CHUNK))
+    num_workers = min(num_workers, math.ceil(total / FILES_PER_CHUNK))
     in_flight: dict[Future[list[Reply]], list[Job]] = {}
     with (
-        Progress("decoding", len(jobs), "images") as progress,
+        Progress("decoding", total, "images") as progress,
         Decoders(fd, resolution, num_workers, row_bytes=row_bytes) as decoders,
     ):
-        while True:
-            for chunk in islice(chunks, 2 * num_workers - len(in_flight)):
-                in_flight[decoders.submit(chunk, keep)] = chunk
-            if not in_flight:
-                return
-            for future in wait(in_flight, return_when=FIRST_COMPLETED).done:
-                chunk = in_flight.pop(future)
-                yield from zip((row for row, _ in chunk), future.result(), strict=True)
-                progress.advance(len(chunk))
+        for group in groups:
+            if isinstance(group, tuple):
+                rows, reason = group
+                yield from ((row, reason) for row in rows)
+                progress.advance(len(rows))
+                continue
+            chunks = (group[i : i + FILES_PER_CHUNK] for i in range(0, len(group), FILES_PER_CHUNK))
+            while True:
+                for chunk in islice(chunks, 2 * num_workers - len(in_flight)):
+                    in_flight[decoders.submit(chunk, keep)] = chunk
+                if not in_flight:
+                    break
+                for future in wait(in_flight, return_when=FIRST_COMPLETED).done:
+                    chunk = in_flight.pop(future)
+                    yield from zip((row for row, _ in chunk), future.result(), strict=True)
+                    progress.advance(len(chunk))

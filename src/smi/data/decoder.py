@@ -3,12 +3,14 @@
 Of the longer side, `keep` decides: "square" keeps the central S pixels, "aspect" keeps all, up to
 2 S. The central square of an image is the same in both, byte by byte.
 
-Run as a module, it is a worker process. It reads a line of JSON [keep, [[row, path], ...]], writes
-the images to an inherited file, and answers with a line of JSON. It imports neither torch nor
-numpy, so that it starts quickly.
+Run as a module, it is a worker process. It reads a line of JSON [keep, [[row, target], ...]],
+writes the images to an inherited file, and answers with a line of JSON. A target is a path, a URL,
+or [path, start, size] for bytes of a file. It imports neither torch nor numpy, so that it starts
+quickly.
 """
 
 import fcntl
+import io
 import json
 import os
 import sys
@@ -43,6 +45,7 @@ _PLUGINS = (
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # JPEG includes MPO, several in one file
 
 Keep = Literal["aspect", "square"]
+Target = str | tuple[str, int, int]  # a path or URL, or path, start and size
 MAX_ASPECT = 2  # longest side of a kept image, divided by its shorter side; the ends are cut off
 
 SQUARES_PER_PIECE = 16  # a worker reserves space for as many square images at a time
@@ -99,28 +102,44 @@ def decode(path: str, resolution: int) -> tuple[list[bytes], ImageInfo]:
     return bands(picture), info
 
 
-def decode_picture(path: str, resolution: int, keep: Keep) -> tuple[Image.Image, ImageInfo]:
+def decode_picture(target: Target, resolution: int, keep: Keep) -> tuple[Image.Image, ImageInfo]:
     """Decode a file to an RGB image.
 
     Transparent pixels become white. Only the first of several frames is read.
     """
+    source = source_of(target)
     try:
-        with Image.open(path, formats=FORMATS) as image:
+        with Image.open(source, formats=FORMATS) as image:
             info = ImageInfo(image.width, image.height, image.format or "", image.mode)
             return _upright(image, resolution, keep), info
     except UnidentifiedImageError:
-        empty = os.path.getsize(path) == 0
+        size = os.path.getsize(source) if isinstance(source, str) else len(source.getvalue())
         raise UnreadableError(
-            "empty file" if empty else "not an image in a supported format"
+            "empty file" if size == 0 else "not an image in a supported format"
         ) from None
 
 
-def stored_size(path: str, resolution: int, keep: Keep) -> tuple[int, int]:
+def source_of(target: Target | bytes) -> str | io.BytesIO:
+    """Return the path of a file, or its bytes if it is behind a URL or a part of another file."""
+    if isinstance(target, bytes):
+        return io.BytesIO(target)
+    if not isinstance(target, str):
+        path, start, size = target
+        with open(path, "rb") as file:
+            return io.BytesIO(os.pread(file.fileno(), size, start))
+    if "://" not in target:
+        return target
+    from smi.data.remote import read  # most workers read files only
+
+    return io.BytesIO(read(target))
+
+
+def stored_size(target: Target | bytes, resolution: int, keep: Keep) -> tuple[int, int]:
     """Return the width and height of a file's decoded image, before it is turned upright.
 
     Only the header is read.
     """
-    with Image.open(path, formats=FORMATS) as image:
+    with Image.open(source_of(target), formats=FORMATS) as image:
         image.draft(image.mode, (resolution, resolution))
         return _kept_size(image.size, resolution, keep)
 
@@ -249,8 +268,8 @@ def main() -> None:
     for line in sys.stdin:
         keep, jobs = json.loads(line)
         answers = [
-            _answer(fd, row * row_bytes if row_bytes else space, path, resolution, keep)
-            for row, path in jobs
+            _answer(fd, row * row_bytes if row_bytes else space, target, resolution, keep)
+            for row, target in jobs
         ]
         _send(json.dumps(answers))
 
@@ -260,10 +279,12 @@ def _send(line: str) -> None:
     sys.stdout.flush()
 
 
-def _answer(fd: int, place: "int | _Space", path: str, resolution: int, keep: Keep) -> list[object]:
+def _answer(
+    fd: int, place: "int | _Space", target: Target, resolution: int, keep: Keep
+) -> list[object]:
     """Return the values of Decoded, [reason] of a bad file or [errno, text] of the disk."""
     try:
-        picture, info = decode_picture(path, resolution, keep)
+        picture, info = decode_picture(target, resolution, keep)
         planes = bands(picture)
     except UnreadableError as error:
         return [str(error)]

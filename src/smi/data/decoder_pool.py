@@ -18,9 +18,9 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any
 
-from smi.data.decoder import Decoded, ImageInfo, Keep
+from smi.data.decoder import Decoded, ImageInfo, Keep, Target
 
-Job = tuple[int, str]  # row, path
+Job = tuple[int, Target]  # with its row
 Reply = Decoded | str  # or the reason why the file is bad
 
 FILES_PER_CHUNK = 16  # files per message to a worker, so that messages cost little time

@@ -14,10 +14,11 @@ from typing import Any
 
 from smi.data.cache import FILE_RESOLUTION, cache_bytes, decode_all, is_cached
 from smi.data.decoder import BadFile, Decoded, ImageInfo
-from smi.data.decoder_pool import num_cores
+from smi.data.decoder_pool import Job, num_cores
 from smi.data.download import download
 from smi.data.folders import HELD_OUT_SHARE, MAX_BAD_SHARE, FileSet, Folder, read_folder
-from smi.data.sources import ARCHIVES, DATASET_NAMES, existing_folder, resolve_source
+from smi.data.remote import join, read
+from smi.data.sources import ARCHIVES, DATASET_NAMES, ArraySet, existing_folder, resolve_source
 from smi.files import cache_home
 from smi.terminal import printable, quietly
 
@@ -89,13 +90,12 @@ def describe_dataset(name: str, root: Path | None = None) -> DatasetDescription:
     path = str(download(name, root)) if name in ARCHIVES else None
     train = resolve_source(name, "train", root)
     val = resolve_source(name, "val", root)
-    if isinstance(train, FileSet):
-        path = str(train.root)
-        num_pretraining = len(train)
-        pixels = None
-    else:
-        num_pretraining = len(resolve_source(name, "pretrain", root))
+    num_pretraining = len(resolve_source(name, "pretrain", root))
+    pixels = None
+    if isinstance(train, ArraySet):
         pixels = train.parts[0].shape[-1]
+    else:
+        path = str(train.root)
     return DatasetDescription(
         name=name,
         path=path,
@@ -200,8 +200,10 @@ def describe_folder(path: Path) -> FolderDescription:
     splits = [folder.train, *([folder.val] if folder.val else [])]
     entries = [(files.split, entry) for files in splits for entry in files.entries]
     paths = [entry.path for _, entry in entries]
-    jobs = [(row, f"{folder.root}/{path}") for row, path in enumerate(paths)]
-    replies = dict(sorted(decode_all(-1, CHECK_RESOLUTION, jobs, num_cores(), keep="square")))
+    jobs: list[Job] = [(row, join(str(folder.root), path)) for row, path in enumerate(paths)]
+    replies = dict(
+        sorted(decode_all(-1, CHECK_RESOLUTION, [jobs], len(jobs), num_cores(), keep="square"))
+    )
     infos = {row: reply.info for row, reply in replies.items() if isinstance(reply, Decoded)}
     bad = {row: reply for row, reply in replies.items() if isinstance(reply, str)}
     sides = [min(info.width, info.height) for info in infos.values()]
@@ -256,12 +258,13 @@ def _duplicates(folder: Folder, paths: Iterable[str]) -> list[list[str]]:
     """Group files with the same bytes; only files of the same size are read again."""
     by_size = defaultdict(list)
     by_bytes = defaultdict(list)
+    sizes = {entry.path: entry.size for entry in folder.entries}
     for path in paths:
-        by_size[(folder.root / path).stat().st_size].append(path)
+        by_size[sizes[path]].append(path)
     for same_size in by_size.values():
         for path in same_size if len(same_size) > 1 else ():
-            with (folder.root / path).open("rb") as file:
-                by_bytes[hashlib.file_digest(file, "sha256").digest()].append(path)
+            content = read(join(str(folder.root), path))
+            by_bytes[hashlib.sha256(content).digest()].append(path)
     return sorted(sorted(group) for group in by_bytes.values() if len(group) > 1)
 
 

@@ -6,7 +6,9 @@ A hash of each path chooses these, so they stay the same, also when files are ad
 """
 
 import hashlib
+import math
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -14,11 +16,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from smi.data.listing import SUFFIXES, Listing, scan
+from smi.data.decoder import Target
+from smi.data.decoder_pool import Job
+from smi.data.listing import SUFFIXES, Entry, Listing, scan
+from smi.data.remote import common_folder, join, list_files
 from smi.errors import UserError
 from smi.files import expand
 
 Split = Literal["pretrain", "train", "val"]
+JobGroup = list[Job] | tuple[range, str]  # or rows that are lost, and the reason
 
 TRAIN_FOLDERS = ("train", "training")
 VAL_FOLDERS = ("val", "valid", "validation", "test")
@@ -28,11 +34,14 @@ MAX_BAD_SHARE = 0.1  # unreadable files, before a run stops
 
 @dataclass(frozen=True)
 class FileSet:
-    """List the image files of one split of a dataset. Paths are relative to `root`."""
+    """List the image files of one split of a dataset.
+
+    Paths are relative to `root`, a folder or a URL, or they are absolute.
+    """
 
     name: str
     split: Split
-    root: Path
+    root: Path | str
     entries: Listing
     labels: NDArray[np.int64] | None = None
     classes: tuple[str, ...] | None = None
@@ -40,12 +49,38 @@ class FileSet:
     def __len__(self) -> int:
         return len(self.entries)
 
+    def without_labels(self) -> "FileSet":
+        """Return the images to pretrain on."""
+        return replace(self, split="pretrain", labels=None, classes=None)
+
+    def image_name(self, i: int) -> str:
+        """Return the path of an image, as the listing has it."""
+        return self.entries[i].path
+
+    def location(self, i: int) -> str:
+        """Return the path or URL of an image."""
+        return join(str(self.root), self.entries[i].path)
+
+    def job_groups(self) -> Iterator[JobGroup]:
+        """Yield the jobs that decode all images."""
+        yield [(i, join(str(self.root), e.path)) for i, e in enumerate(self.entries)]
+
+    def update_digest(self, digest: "hashlib._Hash") -> None:
+        """Hash the path, size and modification time of every file."""
+        for entry in self.entries:
+            digest.update(os.fsencode(f"\0{entry.path}\0{entry.size} {entry.mtime_ns}"))
+
+    def sample(self, count: int) -> Iterator[Target | bytes]:
+        """Yield some images, at even distances."""
+        for entry in self.entries[:: math.ceil(len(self) / count)]:
+            yield join(str(self.root), entry.path)
+
 
 @dataclass(frozen=True)
 class Folder:
     """List the images of a folder by split; `val` may be a held-out part of the training images."""
 
-    root: Path
+    root: Path | str
     train: FileSet
     val: FileSet | None
     held_out: bool
@@ -60,10 +95,9 @@ class Folder:
     def all_files(self) -> FileSet:
         """Return the images of all splits, with labels if all of them have one."""
         whole = FileSet(self.train.name, "train", self.root, self.entries)
-        parts = [files for files in (self.train, self.val) if files is not None]
         labels = np.full(len(whole), -1, dtype=np.int64)
-        for files in parts:
-            if files.labels is not None:
+        for files in (self.train, self.val):
+            if files is not None and files.labels is not None:
                 labels[files.entries.places_in(self.entries)] = files.labels
         if (labels < 0).any():
             return whole
@@ -87,9 +121,25 @@ def read_folder(root: Path, name: str | None = None) -> Folder:
     if not root.is_dir():
         raise UserError(f"{root} is not a folder")
     entries, ignored = scan(root)
+    return sort_files(root, name or root.name, entries, ignored)
+
+
+def read_remote_folder(url: str) -> Folder:
+    """List the images of a folder behind a URL and sort them into splits."""
+    images: list[Entry] = []
+    others: list[Entry] = []
+    for path, file in list_files(url):
+        is_image = os.path.splitext(path)[1].lower() in SUFFIXES
+        version = int.from_bytes(hashlib.sha256(file.version.encode()).digest()[:7], "big")
+        (images if is_image else others).append(Entry(path, file.num_bytes, version))
+    name = url.rstrip("/").rpartition("/")[2]
+    return sort_files(url.rstrip("/"), name, Listing.of(images), Listing.of(others))
+
+
+def sort_files(root: Path | str, name: str, entries: Listing, ignored: Listing) -> Folder:
+    """Sort the listed images of a folder into splits."""
     if not entries:
         raise UserError(f"{root} holds no files named like images ({', '.join(sorted(SUFFIXES))})")
-    name = name or root.name
     train_base = _find_base(entries, TRAIN_FOLDERS)
     val_base = _find_base(entries, VAL_FOLDERS)
     train_entries = _below(entries, train_base or "")
@@ -114,6 +164,43 @@ def read_folder(root: Path, name: str | None = None) -> Folder:
     )
 
 
+def join_folders(folders: Sequence[Folder]) -> Folder:
+    """Join several folders: their splits and classes, by name."""
+    roots = [str(folder.root) for folder in folders]
+    root = common_folder([f"{root}/" for root in roots])
+    prefixes = [f"{own.removeprefix(root).lstrip('/')}/" for own in roots]
+    name = "+".join(folder.train.name for folder in folders)
+    entries = Listing.joined(list(zip(prefixes, (f.entries for f in folders), strict=True)))
+    starts = np.cumsum([0, *(len(folder.entries) for folder in folders)])
+
+    def joined(split: Split, parts: Sequence[FileSet | None]) -> FileSet | None:
+        places, labels = [], []
+        classes = tuple(sorted({word for part in parts if part for word in part.classes or ()}))
+        for folder, part, start in zip(folders, parts, starts, strict=False):
+            if part is not None:
+                places.append(start + part.entries.places_in(folder.entries))
+                if part.labels is not None and part.classes is not None:
+                    number = np.array([classes.index(word) for word in part.classes])
+                    labels.append(number[part.labels])
+        if not places:
+            return None
+        files = FileSet(name, split, root, entries[np.concatenate(places)])
+        if len(labels) < len(places):
+            return files
+        return replace(files, labels=np.concatenate(labels), classes=classes)
+
+    train = joined("train", [folder.train for folder in folders])
+    assert train is not None
+    return Folder(
+        root=root,
+        train=train,
+        val=joined("val", [folder.val for folder in folders]),
+        held_out=any(folder.held_out for folder in folders),
+        entries=entries,
+        ignored=Listing.joined(list(zip(prefixes, (f.ignored for f in folders), strict=True))),
+    )
+
+
 def _shared_classes(
     train: Listing, train_base: str, val: Listing, val_base: str
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
@@ -128,7 +215,9 @@ def _shared_classes(
     return classes if train_names else None, classes if val_names else None
 
 
-def _hold_out(name: str, root: Path, entries: Listing, base: str) -> tuple[FileSet, FileSet | None]:
+def _hold_out(
+    name: str, root: Path | str, entries: Listing, base: str
+) -> tuple[FileSet, FileSet | None]:
     """Split the files into train and held-out val; val is None if there are no classes."""
     classes = class_names(entries, base)
     held_out = np.zeros(len(entries), dtype=bool)
@@ -156,7 +245,7 @@ def _below(entries: Listing, base: str) -> Listing:
 def _file_set(
     name: str,
     split: Split,
-    root: Path,
+    root: Path | str,
     entries: Listing,
     base: str,
     classes: tuple[str, ...] | None,

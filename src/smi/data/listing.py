@@ -20,7 +20,7 @@ import stat
 import tempfile
 import time
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +73,30 @@ class Listing(Sequence[Entry]):
         self._names = names
         self._rows = rows
         self._folders = folders
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> "Listing":
+        """List entries in the order in which they come."""
+        table = _Names()
+        images = _Table()
+        folders = _Table()
+        numbers: dict[str, int] = {}
+        for entry in entries:
+            folder, slash, name = entry.path.rpartition("/")
+            if (folder := folder + slash) not in numbers:
+                numbers[folder] = len(folders)
+                folders.add(*table.add(folder), -1, 0, 0)
+            images.add(*table.add(name), numbers[folder], entry.size, entry.mtime_ns)
+        return cls(table.array(), images.rows(), folders.rows())
+
+    @classmethod
+    def joined(cls, parts: "Sequence[tuple[str, Listing]]") -> "Listing":
+        """Join listings, with a prefix for the paths of each."""
+        return cls.of(
+            Entry(prefix + entry.path, entry.size, entry.mtime_ns)
+            for prefix, listing in parts
+            for entry in listing
+        )
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -140,6 +164,23 @@ class Listing(Sequence[Entry]):
 def _decode(names: NDArray[np.uint8], row: Any) -> str:
     start = int(row["start"])
     return os.fsdecode(names[start : start + int(row["length"])].tobytes())
+
+
+class _Names:
+    """Collect the bytes of names."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def add(self, name: str) -> tuple[int, int]:
+        """Add a name, and return its start and length."""
+        data = os.fsencode(name)
+        start = len(self._bytes)
+        self._bytes.extend(data)
+        return start, len(data)
+
+    def array(self) -> NDArray[np.uint8]:
+        return np.frombuffer(self._bytes, dtype=np.uint8)
 
 
 class _Table:
@@ -232,17 +273,12 @@ def _walk_all(root: str) -> tuple[NDArray[np.uint8], Rows, Rows, Rows]:
 
     Children are visited in the order of their paths, so nothing is sorted at the end.
     """
-    names = bytearray()
+    names = _Names()
     images, others, folders = _Table(), _Table(), _Table()
-
-    def add(table: _Table, name: str, folder: int, size: int, mtime_ns: int) -> None:
-        data = os.fsencode(name)
-        table.add(len(names), len(data), folder, size, mtime_ns)
-        names.extend(data)
 
     def add_file(name: str, folder: int, size: int = 0, mtime_ns: int = 0) -> None:
         is_image = os.path.splitext(name)[1].lower() in SUFFIXES
-        add(images if is_image else others, name, folder, size, mtime_ns)
+        (images if is_image else others).add(*names.add(name), folder, size, mtime_ns)
 
     def walk(path: str, name: str, above: int, parents: frozenset[tuple[int, int]]) -> None:
         """Visit a folder; `parents` are the folders above, to detect link loops."""
@@ -264,7 +300,7 @@ def _walk_all(root: str) -> tuple[NDArray[np.uint8], Rows, Rows, Rows]:
         if inode in parents:  # a link to a folder above
             return
         number = len(folders)
-        add(folders, name, -1, 0, info.st_mtime_ns)
+        folders.add(*names.add(name), -1, 0, info.st_mtime_ns)
         for child_name, child in children:
             if child_name.endswith("/"):
                 walk(child.path, name + child_name, number, parents | {inode})
@@ -278,7 +314,7 @@ def _walk_all(root: str) -> tuple[NDArray[np.uint8], Rows, Rows, Rows]:
                 add_file(child_name, number, info.st_size, info.st_mtime_ns)
 
     walk(root, "", -1, frozenset())
-    return np.frombuffer(names, dtype=np.uint8), images.rows(), others.rows(), folders.rows()
+    return names.array(), images.rows(), others.rows(), folders.rows()
 
 
 def _is_folder(child: "os.DirEntry[str]") -> bool:

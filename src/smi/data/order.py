@@ -33,7 +33,9 @@ BLOCK_BYTES = 10**9  # of shards, read and shuffled together
 class Order(Protocol):
     """Give the images of every step."""
 
-    steps_per_epoch: int
+    @property
+    def steps_per_epoch(self) -> int:
+        """Return the number of steps in an epoch."""
 
     def images(self, step: int, first: int, last: int) -> Tensor:
         """Return images `first` to `last` of the N images of a step: int64."""

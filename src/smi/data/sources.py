@@ -1,14 +1,22 @@
 """Find datasets by name or by path.
 
     smi data cifar10                 downloads and verifies it
-    Source("cifar10").split("val")   finds it: arrays of pixels, or files
+    Source("cifar10").split("val")   finds it: arrays of pixels, files or shards
+
+A source is the name of a dataset, a folder, a list of images (`lists.py`), or shards (`shards.py`).
+Each may be a URL that fsspec reads. A pattern names several folders or shards: `photos/{a,b}`,
+`shards/{000000..000099}.tar`, `s3://bucket/train-*.parquet`. `hf:NAME` or `hf:NAME:SPLIT` is a
+dataset of Hugging Face's hub.
 
 There are three splits. `pretrain` never has labels and holds all images to learn from (those of
 STL-10 include its unlabelled images). `train` and `val` are for probes. If the second split of a
 dataset is called test, it is `val` here.
 """
 
+import itertools
 import os
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +24,27 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from smi.data.folders import FileSet, Folder, Split, is_held_out, read_folder
+from smi.data.folders import (
+    VAL_FOLDERS,
+    FileSet,
+    Folder,
+    Split,
+    is_held_out,
+    join_folders,
+    read_folder,
+    read_remote_folder,
+)
+from smi.data.listing import SUFFIXES
+from smi.data.lists import LIST_SUFFIXES, read_list
+from smi.data.remote import (
+    LostError,
+    common_folder,
+    expand_pattern,
+    is_folder,
+    is_url,
+    list_files,
+)
+from smi.data.shards import SHARD_SUFFIXES, Shards, ShardSet, find_shards
 from smi.errors import UserError
 from smi.files import data_home, expand
 from smi.terminal import suggest
@@ -38,8 +66,16 @@ class ArraySet:
     def __len__(self) -> int:
         return sum(map(len, self.parts))
 
+    def without_labels(self) -> "ArraySet":
+        """Return the images to pretrain on."""
+        return replace(self, split="pretrain", labels=None, classes=None)
 
-ImageSet = FileSet | ArraySet
+    def image_name(self, i: int) -> str:
+        """Return the split and the number of an image."""
+        return f"{self.split}/{i}"
+
+
+ImageSet = FileSet | ArraySet | ShardSet
 
 
 @dataclass(frozen=True)
@@ -84,6 +120,7 @@ ARCHIVES = {
     ),
 }
 DATASET_NAMES = ("digits", *ARCHIVES, "imagenet")
+MAX_FOLDERS_OF_SHARDS = 1000  # looked into for shards; a folder of images may have many more
 ARRAY_DATASETS = ("digits", "cifar10", "cifar100", "stl10")  # stored as arrays, not as files
 
 CIFAR10_CLASSES = (
@@ -135,26 +172,26 @@ class Source:
         self.root = root
 
     @cached_property
-    def _folder(self) -> Folder:
-        return _find_folder(self.target, self.root)
+    def _found(self) -> Folder | Shards:
+        return find(self.target, self.root)
 
     def split(self, split: Split) -> ImageSet:
         """Return the images of a split."""
         if split not in ("pretrain", "train", "val"):
             raise UserError(f"there is no split {split!r}: it is pretrain, train or val")
         images = self._find_split(split)
-        if split == "pretrain":
-            return replace(images, split=split, labels=None, classes=None)
-        return images
+        return images.without_labels() if split == "pretrain" else images
 
     def all_images(self) -> tuple[ImageSet, ...]:
         """Return the images of all splits.
 
-        Files are one set, sorted by path; arrays are the splits train and val.
+        Files are one set, sorted by path; arrays and shards are the splits train and val.
         """
         if self.target in ARRAY_DATASETS:
             return self.split("train"), self.split("val")
-        return (_with_class_words(self.target, self._folder.all_files()),)
+        if isinstance(self._found, Shards):
+            return tuple(part for part in (self._found.train, self._found.val) if part is not None)
+        return (_with_class_words(self.target, self._found.all_files()),)
 
     def _find_split(self, split: Split) -> ImageSet:
         if self.target == "digits":
@@ -164,7 +201,8 @@ class Source:
         if self.target in ARRAY_DATASETS:
             name = str(self.target)
             return _cifar(name, find_dataset(name, self.root), split)
-        return _with_class_words(self.target, self._folder.split(split))
+        images = self._found.split(split)
+        return images if isinstance(images, ShardSet) else _with_class_words(self.target, images)
 
 
 def resolve_source(target: str | Path, split: Split, root: Path | None = None) -> ImageSet:
@@ -177,12 +215,94 @@ def all_images(target: str | Path, root: Path | None = None) -> tuple[ImageSet, 
     return Source(target, root).all_images()
 
 
-def _find_folder(target: str | Path, root: Path | None) -> Folder:
+def find(target: str | Path, root: Path | None = None) -> Folder | Shards:
+    """Find the files or shards of a source, other than a dataset of arrays."""
     if target == "imagenet":
         return find_imagenet(root)
     if target in ARCHIVES:
         return read_folder(find_dataset(str(target), root), str(target))
-    return read_folder(existing_folder(target))
+    text = os.fspath(target)
+    if text.startswith("hf:") and not is_url(text):
+        return find_on_hub(text)
+    try:
+        found = [_find_one(location) for location in _expand(text)]
+    except LostError as error:
+        raise UserError(f"{text} cannot be read: {error}") from error
+    shards = [place for place in found if isinstance(place, str)]
+    if shards and len(shards) == len(found):
+        return find_shards(shards, _name(text), common_folder(shards))
+    folders = [place for place in found if isinstance(place, Folder)]
+    if len(folders) < len(found):
+        raise UserError(f"{text} names shards and folders: give one kind, or two commands")
+    return folders[0] if len(folders) == 1 else join_folders(folders)
+
+
+def _expand(text: str) -> list[str]:
+    """Return the locations of a source, which may be a pattern, and those of shards in a folder."""
+    locations = []
+    for location in expand_pattern(text if is_url(text) else str(expand(text))):
+        inside = _shards_in(location) if is_folder(location) else []
+        locations += inside or [location]
+    if not locations:
+        raise UserError(f"{text} names no file and no folder")
+    return locations
+
+
+def _shards_in(folder: str) -> list[str]:
+    """Return the shards of a folder that holds shards and no images."""
+    shards = []
+    for path in _walk(folder):
+        suffix = os.path.splitext(path)[1].lower()
+        if suffix in SUFFIXES:
+            return []
+        if suffix in SHARD_SUFFIXES:
+            shards.append(f"{folder.rstrip('/')}/{path}")
+    return sorted(shards)
+
+
+def _walk(folder: str) -> Iterator[str]:
+    """Yield the paths of files in a folder, those of a local one only in its first folders."""
+    if is_url(folder):
+        yield from (path for path, _ in list_files(folder))
+        return
+    for place, folders, names in itertools.islice(os.walk(folder), MAX_FOLDERS_OF_SHARDS):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if not name.startswith("."):
+                yield os.path.relpath(os.path.join(place, name), folder)
+
+
+def _find_one(location: str) -> Folder | str:
+    """Return a folder or a list of images, or the location of a shard."""
+    suffix = os.path.splitext(location)[1].lower()
+    if suffix in SHARD_SUFFIXES:
+        return location
+    if suffix in LIST_SUFFIXES and (is_url(location) or os.path.isfile(location)):
+        return read_list(location)
+    if is_url(location):
+        return read_remote_folder(location)
+    return read_folder(existing_folder(location))
+
+
+def find_on_hub(text: str) -> Shards:
+    """Find the Parquet files of a dataset on Hugging Face's hub: hf:NAME or hf:NAME:SPLIT."""
+    _, name, *rest = text.split(":")
+    for revision in ("", "@refs%2Fconvert%2Fparquet"):  # the hub converts other formats
+        root = f"hf://datasets/{name}{revision}"
+        try:
+            paths = [path for path, _ in list_files(root) if path.endswith(".parquet")]
+        except LostError as error:
+            raise UserError(f"{text} cannot be read: {error}") from error
+        if rest:
+            words = (rest[0], *VAL_FOLDERS)
+            paths = [path for path in paths if set(re.split(r"[^a-z0-9]+", path)) & {*words}]
+        if paths:
+            return find_shards([f"{root}/{path}" for path in paths], name, root)
+    raise UserError(f"{name} on the hub has no Parquet files of {rest[0] if rest else 'images'}")
+
+
+def _name(text: str) -> str:
+    return re.sub(r"[{}*?\[\]]", "", text.rstrip("/").rpartition("/")[2]) or "shards"
 
 
 def existing_folder(target: str | Path) -> Path:
@@ -191,14 +311,20 @@ def existing_folder(target: str | Path) -> Path:
     if folder.is_dir():
         return folder
     if folder.exists():
-        raise UserError(f"{folder} is a file: give the folder that holds the images")
+        kinds = ", ".join((*LIST_SUFFIXES, *SHARD_SUFFIXES))
+        raise UserError(f"{folder} is a file: give the folder that holds the images, or {kinds}")
     name = os.fspath(target)
     raise UserError(f"there is no dataset or folder {name!r}: {suggest(name, DATASET_NAMES)}")
 
 
 def dataset_label(source: str | Path) -> str:
     """Return a dataset's name, or a folder's name with a slash: a folder may be called cifar10."""
-    return str(source) if str(source) in DATASET_NAMES else f"{expand(source).resolve().name}/"
+    text = str(source)
+    if text in DATASET_NAMES or (text.startswith("hf:") and not is_url(text)):
+        return text
+    if is_url(text) or text.endswith((*SHARD_SUFFIXES, *LIST_SUFFIXES)):
+        return text.rstrip("/").rpartition("/")[2]
+    return f"{expand(text).resolve().name}/"
 
 
 def find_dataset(name: str, root: Path | None = None) -> Path:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import IO, get_args
+from typing import IO, Any, get_args
 
 import numpy as np
 import torch
@@ -28,11 +28,12 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from smi.data.cache import FILE_RESOLUTION, MAX_CACHE_BYTES, is_cached, open_cache
-from smi.data.decoder import MAX_ASPECT, BadFile, Decoded, Keep
+from smi.data.decoder import MAX_ASPECT, BadFile, Decoded, Keep, Target
 from smi.data.decoder_pool import FILES_PER_CHUNK, Decoders, Reply, num_cores
 from smi.data.folders import MAX_BAD_SHARE, FileSet, Split
 from smi.data.order import Order, Shuffled
 from smi.data.pictures import Pictures
+from smi.data.shards import ShardSet
 from smi.data.sources import ArraySet, ImageSet, Source
 from smi.errors import UserError
 from smi.files import cache_home, expand, write_text
@@ -56,8 +57,9 @@ def load(
     num_workers: int | None = None,
     max_bad_share: float = MAX_BAD_SHARE,
     max_cache_bytes: int = MAX_CACHE_BYTES,
+    first: int | None = None,
 ) -> "Store":
-    """Open the images of a named dataset or a folder.
+    """Open the images of a named dataset, a folder, a list or shards.
 
     store = load("cifar10", "val", root="data")
     images, labels = store[:100], store.labels[:100]
@@ -72,11 +74,15 @@ def load(
     max_bad_share: the share of unreadable files above which an error is raised.
     max_cache_bytes: a cache above this size, or above half the free disk, is not made; its files
         are decoded on demand.
+    first: use only the first shards, with as many images or a few more.
     """
     if not isinstance(target, Source):
         target = Source(target, Path(root) if root is not None else None)
+    images = target.split(split)
+    if first is not None and isinstance(images, ShardSet):
+        images = images.head(first)
     return open_store(
-        target.split(split),
+        images,
         resolution=resolution,
         keep=keep,
         cache=expand(cache) if cache is not None else cache_home() / "images",
@@ -117,9 +123,16 @@ def open_store(
             num_workers=num_workers,
             max_bad_share=max_bad_share,
         )
-    return StreamingStore(
-        images, resolution, keep=keep, num_workers=num_workers, max_bad_share=max_bad_share
-    )
+    settings: dict[str, Any] = {
+        "keep": keep,
+        "num_workers": num_workers,
+        "max_bad_share": max_bad_share,
+    }
+    if isinstance(images, ShardSet):
+        from smi.data.shard_store import ShardStore  # a StreamingStore itself
+
+        return ShardStore(images, resolution, **settings)
+    return StreamingStore(images, resolution, **settings)
 
 
 class Store(ABC):
@@ -219,7 +232,7 @@ class CachedStore(Store):
 
     def __init__(
         self,
-        files: FileSet,
+        files: FileSet | ShardSet,
         resolution: int,
         cache: Path,
         *,
@@ -234,7 +247,7 @@ class CachedStore(Store):
         self.classes = files.classes
         self.resolution = resolution
         self.bad = [
-            BadFile(files.entries[row].path, reason) for row, reason in sorted(reasons.items())
+            BadFile(files.image_name(row), reason) for row, reason in sorted(reasons.items())
         ]
         check_bad_share(self.bad, len(files), files.root, max_bad_share)
         good = np.array([row for row in range(len(files)) if row not in reasons], dtype=np.int64)
@@ -295,7 +308,7 @@ class StreamingStore(Store):
 
     def __init__(
         self,
-        files: FileSet,
+        files: FileSet | ShardSet,
         resolution: int,
         *,
         keep: Keep = "aspect",
@@ -368,9 +381,10 @@ class StreamingStore(Store):
         self, index: Tensor, keep: Keep
     ) -> Callable[[], AbstractContextManager[tuple[list[Decoded], Tensor]]]:
         """Send files to the workers; the result waits for them and holds their rows meanwhile."""
+        prepared = self._prepare(index.tolist())
         files = [self._next_good(i) for i in index.tolist()]
         rows = self._take_rows(len(files))
-        jobs = [(row, self._path(i)) for row, i in zip(rows, files, strict=True)]
+        jobs = [(row, self._target(i)) for row, i in zip(rows, files, strict=True)]
         size = max(1, min(FILES_PER_CHUNK, math.ceil(len(jobs) / self._num_workers)))
         futures = [
             self._decoders.submit(jobs[i : i + size], keep) for i in range(0, len(jobs), size)
@@ -382,8 +396,15 @@ class StreamingStore(Store):
                 yield self._wait(files, rows, futures, keep)
             finally:
                 self._free_rows.extend(rows)
+                self._finish(prepared)
 
         return finish
+
+    def _prepare(self, images: list[int]) -> Any:
+        """Make images ready to be read, until `_finish`."""
+
+    def _finish(self, prepared: Any) -> None:
+        """Undo `_prepare`."""
 
     def _wait(
         self,
@@ -413,9 +434,9 @@ class StreamingStore(Store):
         while isinstance(reply, str):
             if i not in self._reasons:
                 self._reasons[i] = reply
-                self.bad.append(BadFile(self._files.entries[i].path, reply))
+                self.bad.append(BadFile(self._files.image_name(i), reply))
             i = self._next_good(i)
-            (reply,) = self._decoders.submit([(row, self._path(i))], keep).result()
+            (reply,) = self._decoders.submit([(row, self._target(i))], keep).result()
             self._note_tried(i)
         return i, reply
 
@@ -430,8 +451,9 @@ class StreamingStore(Store):
             i = (i + 1) % len(self)
         return i
 
-    def _path(self, i: int) -> str:
-        return f"{self._files.root}/{self._files.entries[i].path}"
+    def _target(self, i: int) -> Target:
+        assert isinstance(self._files, FileSet)
+        return self._files.location(i)
 
     def _take_rows(self, count: int) -> list[int]:
         missing = max(0, count - len(self._free_rows))
@@ -460,7 +482,9 @@ def _close(decoders: Decoders, buffer: IO[bytes]) -> None:
     buffer.close()
 
 
-def check_bad_share(bad: Sequence[BadFile], total: int, root: Path, max_bad_share: float) -> None:
+def check_bad_share(
+    bad: Sequence[BadFile], total: int, root: Path | str, max_bad_share: float
+) -> None:
     """Raise an error if more than the accepted share of files cannot be read."""
     first = f"({printable(bad[0].path)}: {printable(bad[0].reason)})" if bad else ""
     if len(bad) == total:

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from smi.data import Store, load
 from smi.data.folders import FileSet
-from smi.data.sources import ImageSet, dataset_label, resolve_source
+from smi.data.remote import LostError, read
+from smi.data.shards import ShardSet
+from smi.data.sources import ArraySet, ImageSet, dataset_label, resolve_source
 from smi.data.subset import Subset
 from smi.errors import UserError
 from smi.evaluation.accuracy import TOP_RANK
@@ -129,7 +131,7 @@ class LabelledSource:
             store = load(
                 data,
                 split,
-                resolution=resolution if isinstance(images, FileSet) else None,
+                resolution=None if isinstance(images, ArraySet) else resolution,
                 root=root,
                 num_workers=self._num_workers,
             )
@@ -173,8 +175,10 @@ def _fingerprint(images: ImageSet) -> str:
         for i, entry in enumerate(images.entries):
             digest.update(f"{entry.path}\0{entry.size}\0".encode(errors="surrogateescape"))
             if i in hashed:
-                with contextlib.suppress(OSError):  # an unreadable file has no content
-                    digest.update((images.root / entry.path).read_bytes())
+                with contextlib.suppress(OSError, LostError):  # unreadable: it has no content
+                    digest.update(read(images.location(i)))
+    elif isinstance(images, ShardSet):
+        images.update_digest(digest)
     else:
         for part in images.parts:
             digest.update(part[: NUM_HASHED_IMAGES // len(images.parts) + 1].tobytes())

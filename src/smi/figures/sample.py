@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from smi.data import Store, load
-from smi.data.folders import FileSet, Split
-from smi.data.sources import resolve_source
+from smi.data.folders import Split
+from smi.data.sources import ArraySet, resolve_source
 from smi.data.subset import Subset
 from smi.errors import UserError
 from smi.evaluation import batches_of_features
@@ -73,7 +73,7 @@ class Sample:
         store = load(
             self.source,
             self.split,
-            resolution=resolution if isinstance(images, FileSet) else None,
+            resolution=None if isinstance(images, ArraySet) else resolution,
             root=self.root,
             num_workers=self.num_workers,
             max_cache_bytes=0,
@@ -82,10 +82,7 @@ class Sample:
             generator = torch.Generator().manual_seed(derive(self.seed, "figure"))
             order = torch.randperm(len(store), generator=generator)
             chosen = order[: self.images].sort().values
-            names = [
-                images.entries[i].path if isinstance(images, FileSet) else f"{self.split}/{i}"
-                for i in chosen.tolist()
-            ]
+            names = [images.image_name(i) for i in chosen.tolist()]
             yield Subset(store, chosen), names
         finally:
             store.close()

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from smi.data.folders import FileSet
-from smi.data.sources import all_images
+from smi.data.remote import is_url
+from smi.data.sources import ArraySet, all_images
 from smi.data.store import open_store
 from smi.device import Precision, Runtime
 from smi.evaluation.features import batches_of_features
@@ -43,7 +44,7 @@ class AllImages:
             open_store(
                 images,
                 # arrays of pixels keep their size
-                resolution=encoder.resolution if isinstance(images, FileSet) else None,
+                resolution=None if isinstance(images, ArraySet) else encoder.resolution,
                 cache=cache_home(),
                 num_workers=runtime.num_workers,
                 max_bad_share=1,
@@ -70,8 +71,7 @@ class AllImages:
     def name(self, place: int) -> str:
         """Return the path of an image relative to the folder, or train/0 in an array dataset."""
         split, row = self._locate(place)
-        images = self._sets[split]
-        return images.entries[row].path if isinstance(images, FileSet) else f"{images.split}/{row}"
+        return self._sets[split].image_name(row)
 
     def label(self, place: int) -> str | None:
         """Return the name of an image's class, or None if the images have no labels."""
@@ -120,8 +120,8 @@ class AllImages:
         split, row = self._locate(place)
         images = self._sets[split]
         picture = (
-            thumbnail_of_file(images.root / images.entries[row].path)
-            if isinstance(images, FileSet)
+            thumbnail_of_file(Path(images.location(row)))
+            if isinstance(images, FileSet) and not is_url(images.location(row))
             else thumbnail(self._stores[split][[row]][0])
         )
         label = self.label(place)
@@ -140,7 +140,7 @@ class AllImages:
                 for i, entry in enumerate(images.entries):
                     # Few files agree in size and time, so few are compared on the disk.
                     alike = entry.size == info.st_size and entry.mtime_ns == info.st_mtime_ns
-                    if alike and is_same_file(images.root / entry.path, file):
+                    if alike and is_same_file(Path(images.location(i)), file):
                         places.append(start + i)
         return places
 

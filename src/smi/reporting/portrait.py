@@ -24,6 +24,7 @@ from torch import Tensor
 from smi import __version__
 from smi.data import Batch
 from smi.data.folders import FileSet
+from smi.data.shards import ShardSet
 from smi.data.sources import resolve_source
 from smi.errors import UserError
 from smi.evaluation.features import evaluation_mode
@@ -145,6 +146,8 @@ def _fingerprint(sample: Sample) -> str:
     sample = sample.with_existing_split()
     images = resolve_source(sample.source, sample.split, Path(sample.root) if sample.root else None)
     digest = hashlib.sha256(f"{sample.split} {len(images)}".encode())
+    if isinstance(images, ShardSet):
+        images.update_digest(digest)
     if isinstance(images, FileSet):
         for entry in images.entries:
             digest.update(f"{entry.path}\0{entry.size}\0".encode(errors="surrogateescape"))

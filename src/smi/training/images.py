@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from smi.config.schema import Config
 from smi.data import Store, load
 from smi.data.folders import Split
+from smi.data.shard_store import ShardStore
 from smi.data.sources import Source
 from smi.data.subset import Subset
 from smi.device import Precision, device_of
@@ -55,7 +56,7 @@ class Images:
         opened: list[Store] = []
         source = Source(data.source, Path(root) if root is not None else None)
 
-        def read(split: Split) -> Store:
+        def read(split: Split, first: int | None = None) -> Store:
             store = load(
                 source,
                 split,
@@ -63,12 +64,15 @@ class Images:
                 keep=data.keep,
                 num_workers=num_workers,
                 max_cache_bytes=int(data.cache_gb * 1e9),
+                first=first,
             )
             opened.append(store)
             return store
 
         pretrain = read("pretrain")
         probing = bool(config.log.probe_every) and rank() == 0
+        if isinstance(pretrain, ShardStore):
+            return cls._of_shards(config, pretrain, probing, opened, read)
         train = read("train") if probing or data.validation else None
         chosen, validation = _split(config, len(pretrain), train)
         used = pretrain if len(chosen) == len(pretrain) else Subset(pretrain, chosen.sort().values)
@@ -82,6 +86,36 @@ class Images:
             held_out = Subset(pretrain, validation[:limit].sort().values)
             return cls(used, None, held_out, opened=opened)
         return cls(used, None, None, opened=opened, why_not=stores)
+
+    @classmethod
+    def _of_shards(
+        cls,
+        config: Config,
+        pretrain: ShardStore,
+        probing: bool,
+        opened: list[Store],
+        read: Callable[[Split, int | None], Store],
+    ) -> "Images":
+        """Open images that come from shards: probes use the first shards of both splits."""
+        data = config.data
+        for name, value in (("data.images", data.images), ("data.validation", data.validation)):
+            if value:
+                raise UserError(
+                    f"{name} chooses single images, and these shards are too large for a cache: "
+                    "raise data.cache_gb, or name fewer shards"
+                )
+        why_not = "no probes requested"
+        if probing:
+            limit = config.log.probe_images
+            try:
+                bank, held_out = read("train", limit), read("val", limit)
+            except UserError:
+                why_not = "no shards to probe with"
+            else:
+                if bank.labels is not None and held_out.labels is not None:
+                    return cls(pretrain, bank, held_out, opened=opened)
+                why_not = "no labels to probe with"
+        return cls(pretrain, None, None, opened=opened, why_not=why_not)
 
     def probe(
         self, policy: Policy, config: Config, precision: Precision = "float32"

@@ -1,0 +1,170 @@
+"""Keep the shards in use on this machine: fetched ahead, shared by its processes, then removed.
+
+    ring = Ring(shards, folder)
+    ring.want([3, 7, 1])           # start to fetch them, and let go of others
+    with ring.holding([3]):        # wait for a shard, and keep it meanwhile
+        ring.get(3).target(0)
+
+A fetched shard is a file in the folder. A process that uses it holds a shared lock on it, so the
+last one removes it. Locks end with their process, so a killed run leaves files but no locks: the
+same run uses them again, another one removes them.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from smi.data.shards import OpenShard, Shard, needs_scratch, open_shard, scratch_name
+from smi.files import lock
+
+NUM_THREADS = 4  # that fetch
+NUM_KEPT = 4  # shards that nobody wants any more, for a reader that goes back
+RING_LOCK = "ring.lock"
+
+
+class Ring:
+    """Open shards, and fetch them first where they are far away."""
+
+    def __init__(self, shards: Sequence[Shard], folder: Path):
+        self._shards = shards
+        self._folder = folder
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="smi-ring")
+        self._guard = threading.Lock()
+        self._opened: dict[int, Future[OpenShard]] = {}  # in the order of their last use
+        self._locked: dict[int, int] = {}  # file descriptors of fetched shards
+        self._pins: Counter[int] = Counter()
+        self._wanted: list[int] = []
+        self._own_lock: int | None = None
+        self.num_fetched = 0
+
+    @property
+    def wanted(self) -> list[int]:
+        """Return the shards that are wanted now."""
+        return self._wanted
+
+    def want(self, numbers: Sequence[int]) -> None:
+        """Start to open these shards in this order, and close others that nobody holds."""
+        if list(numbers) != self._wanted:
+            self._wanted = list(numbers)
+            self.request(numbers)
+            self._let_go()
+
+    def request(self, numbers: Iterable[int]) -> None:
+        """Start to open shards."""
+        with self._guard:
+            for number in numbers:
+                future = self._opened.pop(number, None)
+                self._opened[number] = future or self._threads.submit(self._open, number)
+
+    def get(self, number: int) -> OpenShard:
+        """Wait for a shard; raise LostError if it cannot be read."""
+        self.request([number])
+        return self._opened[number].result()
+
+    @contextlib.contextmanager
+    def holding(self, numbers: Iterable[int]) -> Iterator[None]:
+        """Keep shards open."""
+        numbers = list(numbers)
+        self.hold(numbers)
+        try:
+            yield
+        finally:
+            self.release(numbers)
+
+    def hold(self, numbers: Iterable[int]) -> None:
+        """Keep shards until they are released."""
+        with self._guard:
+            self._pins.update(numbers)
+
+    def release(self, numbers: Iterable[int]) -> None:
+        """Let go of shards that were held."""
+        with self._guard:
+            self._pins.subtract(numbers)
+            self._pins += Counter()  # drops those that nobody holds
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Close shards that are neither wanted nor held, but for the last few."""
+        with self._guard:
+            idle = [
+                number
+                for number, future in self._opened.items()
+                if number not in self._wanted and not self._pins[number] and future.done()
+            ]
+            for number in idle[: max(0, len(idle) - NUM_KEPT)]:
+                del self._opened[number]
+                self._remove(number)
+
+    def _open(self, number: int) -> OpenShard:
+        shard = self._shards[number]
+        if not needs_scratch(shard):
+            return open_shard(shard, self._folder)
+        self._prepare()
+        name = scratch_name(shard)
+        with lock(self._folder / f"{name}.lock", f"waiting for another process: {shard.location}"):
+            is_new = not (self._folder / name).exists()
+            opened = open_shard(shard, self._folder)
+            self.num_fetched += is_new
+            descriptor = os.open(opened.path, os.O_RDONLY)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        with self._guard:
+            self._locked[number] = descriptor
+        return opened
+
+    def _remove(self, number: int) -> None:
+        """Remove the file of a fetched shard, unless another process uses it."""
+        descriptor = self._locked.pop(number, None)
+        if descriptor is None:
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for path in self._folder.glob(f"{scratch_name(self._shards[number])}*"):
+                if path.suffix != ".lock":
+                    path.unlink(missing_ok=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(descriptor)
+
+    def _prepare(self) -> None:
+        """Make the folder, and remove folders that killed processes have left."""
+        with self._guard:
+            if self._own_lock is not None:
+                return
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._own_lock = os.open(self._folder / RING_LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+            fcntl.flock(self._own_lock, fcntl.LOCK_SH)
+            for other in self._folder.parent.iterdir():
+                if other != self._folder:
+                    _remove_unused(other)
+
+    def close(self) -> None:
+        """Stop to fetch, and remove what no other process uses."""
+        self._threads.shutdown(cancel_futures=True)
+        for number in list(self._locked):
+            self._remove(number)
+        if self._own_lock is not None:
+            os.close(self._own_lock)
+            self._own_lock = None
+            _remove_unused(self._folder)
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove the folder of a ring that no process uses."""
+    try:
+        descriptor = os.open(folder / RING_LOCK, os.O_RDWR)
+    except OSError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(descriptor)

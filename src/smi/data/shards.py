@@ -1,0 +1,568 @@
+"""Read shards: WebDataset tar files and Parquet files with the bytes of images.
+
+    index = read_index(["shards/000000.tar", "shards/000001.tar"])      # how many images each has
+    shard = open_shard(index[0], scratch)                               # where each of them is
+    shard.path, shard.start[0], shard.size[0], shard.name(0)
+
+A tar shard of the disk is read in place. One behind a URL is copied to the disk first, and the
+images of a Parquet file are written one after another into a file of bytes. Members of a tar file
+whose names agree up to the first dot belong together: 0001.jpg and 0001.cls, a label.
+
+The number of images comes from shards.json beside the shards, as `smi shard` writes it. Where it is
+missing, headers are read, by ranges if they are behind a URL, and the numbers kept in the cache.
+"""
+
+import contextlib
+import hashlib
+import io
+import itertools
+import json
+import os
+import re
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smi.data.decoder import Target
+from smi.data.folders import VAL_FOLDERS, JobGroup, Split
+from smi.data.listing import SUFFIXES
+from smi.data.remote import File, LostError, describe, fetch, is_url, list_files, read
+from smi.errors import UserError
+from smi.files import cache_home, write_json
+from smi.terminal import Progress
+
+INDEX = "shards.json"
+SHARD_SUFFIXES = (".tar", ".parquet")
+NUM_THREADS = 8  # that read headers behind URLs
+SHARDS_PER_SAVE = 200  # after as many headers, the index is kept
+HEADER_BYTES = 16_384  # read at once: a header, the next ones if images are small, and labels
+MAX_SAMPLE = 64  # images read to estimate their size
+MAX_JSON_BYTES = 10**6  # of the description of an image
+IMAGE_COLUMNS = ("image", "img", "jpg", "png", "webp", "bytes")
+LABEL_COLUMNS = ("label", "labels", "fine_label", "cls")
+
+Label = int | str
+
+
+@dataclass(frozen=True)
+class Shard(File):
+    """Describe a shard."""
+
+    num_images: int
+
+
+@dataclass(frozen=True)
+class OpenShard:
+    """Say where the images of a shard are: in bytes of one file of this machine."""
+
+    path: Path
+    start: NDArray[np.int64]  # [n]
+    size: NDArray[np.int64]  # [n]
+    names: list[str]
+    labels: list[Label | None]
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def target(self, row: int) -> Target:
+        """Return what a decoder reads for an image."""
+        return str(self.path), int(self.start[row]), int(self.size[row])
+
+
+# ------ the index
+
+
+def read_index(locations: Sequence[str]) -> list[Shard]:
+    """Return the size and the number of images of every shard."""
+    files = _describe_all(locations)
+    known = _read_written(files) | _read_kept(files)
+    missing = [file for file in files if _key(file) not in known]
+    if missing:
+        with (
+            Progress("reading headers of", len(missing), "shards") as progress,
+            ThreadPoolExecutor(NUM_THREADS) as threads,
+        ):
+            counts = threads.map(_count_images, missing)
+            for number, (file, count) in enumerate(zip(missing, counts, strict=True), 1):
+                known[_key(file)] = count
+                progress.advance(1)
+                if number % SHARDS_PER_SAVE == 0 or number == len(missing):
+                    _keep(files, known)
+    return [Shard(f.location, f.num_bytes, f.version, known[_key(f)]) for f in files]
+
+
+def _describe_all(locations: Sequence[str]) -> list[File]:
+    """Return the sizes of files; those of a folder behind a URL are listed at once."""
+    listed: dict[str, dict[str, File]] = {}
+    files = []
+    for location in locations:
+        folder = location.rpartition("/")[0]
+        try:
+            if not is_url(location) or location.startswith("http"):  # web servers have no lists
+                files.append(describe(location))
+                continue
+            if folder not in listed:
+                listed[folder] = {file.location: file for _, file in list_files(folder)}
+            files.append(listed[folder].get(location) or describe(location))
+        except (LostError, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise UserError(f"the shard {location} cannot be read: {reason}") from error
+    return files
+
+
+def _key(file: File) -> tuple[str, int]:
+    return file.location, file.num_bytes
+
+
+def _read_written(files: Sequence[File]) -> dict[tuple[str, int], int]:
+    """Return the numbers of images that shards.json tells, of shards that still have that size."""
+    known = {}
+    for folder in sorted({file.location.rpartition("/")[0] for file in files}):
+        try:
+            text = read(f"{folder}/{INDEX}" if folder else INDEX)
+            for shard in json.loads(text)["shards"]:
+                location = f"{folder}/{shard['name']}" if folder else str(shard["name"])
+                known[location, int(shard["bytes"])] = int(shard["images"])
+        except (LostError, OSError, ValueError, KeyError, TypeError):
+            continue
+    return known
+
+
+def _kept_path(files: Sequence[File]) -> Path:
+    folders = sorted({file.location.rpartition("/")[0] for file in files})
+    digest = hashlib.sha256("\0".join(folders).encode(errors="surrogateescape")).hexdigest()[:24]
+    return cache_home() / "shards" / f"{digest}.json"
+
+
+def _read_kept(files: Sequence[File]) -> dict[tuple[str, int], int]:
+    try:
+        kept = json.loads(_kept_path(files).read_text())
+        return {(str(location), int(size)): int(count) for location, size, count in kept["shards"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _keep(files: Sequence[File], known: dict[tuple[str, int], int]) -> None:
+    path = _kept_path(files)
+    kept = _read_kept(files) | known
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"shards": [[*key, count] for key, count in kept.items()]})
+    except OSError:
+        pass  # a cache that cannot be written is done without
+
+
+def _count_images(file: File) -> int:
+    """Return the number of images of a shard from its headers."""
+    try:
+        with _range_file(file) as source:
+            if file.location.endswith(".parquet"):
+                return int(_parquet(source).metadata.num_rows)
+            return sum(1 for _ in _tar_images(source))
+    except (LostError, OSError, tarfile.TarError, ValueError) as error:
+        raise UserError(f"the shard {file.location} cannot be read: {error}") from error
+
+
+class _Ranges(io.RawIOBase):
+    """Read a file by ranges, a window at a time."""
+
+    def __init__(self, file: File):
+        self._file = file
+        self._position = 0
+        self._window = b""
+        self._window_start = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._file.num_bytes}
+        self._position = base[whence] + offset
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._file.num_bytes if size < 0 else self._position + size
+        end = min(end, self._file.num_bytes)
+        window_end = self._window_start + len(self._window)
+        if not self._window_start <= self._position <= end <= window_end:
+            stop = min(max(end, self._position + HEADER_BYTES), self._file.num_bytes)
+            self._window = (
+                read(self._file.location, self._position, stop) if stop > self._position else b""
+            )
+            self._window_start = self._position
+        data = self._window[
+            self._position - self._window_start : max(end, self._position) - self._window_start
+        ]
+        self._position += len(data)
+        return data
+
+
+def _range_file(file: File) -> Any:
+    return _Ranges(file) if is_url(file.location) else open(file.location, "rb")
+
+
+# ------ tar files
+
+
+@dataclass(frozen=True)
+class _Member:
+    name: str
+    start: int
+    size: int
+    label: Label | None
+
+
+def _tar_images(source: Any) -> Iterator[_Member]:
+    """Yield the images of a tar file with their labels, in its order.
+
+    Of several images with one key, the first is used.
+    """
+    with tarfile.open(fileobj=source, mode="r:") as archive:
+        key: str | None = None
+        image: tuple[str, int, int] | None = None
+        label: Label | None = None
+        for member in archive:
+            if not member.isfile():
+                continue
+            folder, _, base = member.name.rpartition("/")
+            stem, _, suffix = base.partition(".")
+            if (member_key := f"{folder}/{stem}") != key:
+                if image is not None:
+                    yield _Member(*image, label)
+                key, image, label = member_key, None, None
+            if os.path.splitext(base)[1].lower() in SUFFIXES and image is None:
+                image = (member.name, member.offset_data, member.size)
+            elif suffix in ("cls", "json") and member.size <= MAX_JSON_BYTES:
+                data = archive.extractfile(member)
+                label = _parse_label(suffix, data.read() if data is not None else b"", label)
+        if image is not None:
+            yield _Member(*image, label)
+
+
+def _parse_label(suffix: str, data: bytes, default: Label | None) -> Label | None:
+    """Return the label in a .cls or .json member."""
+    try:
+        text = data.decode().strip()
+        value = text if suffix == "cls" else json.loads(text).get("label", default)
+        return int(value) if str(value).isdecimal() else value
+    except (ValueError, AttributeError):
+        return default
+
+
+# ------ Parquet files
+
+
+def _parquet(source: Any) -> Any:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise UserError("Parquet needs pyarrow: pip install 'smi-ssl[parquet]'") from error
+    try:
+        return ParquetFile(source)
+    except ArrowException as error:
+        raise ValueError(str(error)) from error
+
+
+def _image_column(schema: Any, location: str) -> str:
+    """Return the column of images: Hugging Face's struct of bytes and path, or plain bytes."""
+    import pyarrow as pa
+
+    for field in schema:
+        if pa.types.is_struct(field.type) and field.type.get_field_index("bytes") >= 0:
+            return str(field.name)
+    for field in schema:
+        is_binary = pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)
+        if is_binary and field.name.lower() in IMAGE_COLUMNS:
+            return str(field.name)
+    raise UserError(
+        f"{location} has no column with the bytes of images ({', '.join(schema.names)})"
+    )
+
+
+def parquet_classes(file: File) -> tuple[str, ...] | None:
+    """Return the names of classes that Hugging Face writes into the schema of a Parquet file."""
+    with _range_file(file) as source:
+        schema = _parquet(source).schema_arrow
+    try:
+        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        (names,) = (features[name]["names"] for name in LABEL_COLUMNS if name in features)
+        return tuple(map(str, names))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _extract_parquet(file: File, source: Path, target: Path) -> OpenShard:
+    """Write the bytes of all images of a Parquet file one after another."""
+    table = _parquet(source)
+    column = _image_column(table.schema_arrow, file.location)
+    label_column = next((n for n in LABEL_COLUMNS if n in table.schema_arrow.names), None)
+    sizes: list[int] = []
+    names: list[str] = []
+    labels: list[Label | None] = []
+    base = file.location.rpartition("/")[2]
+    partial = target.with_name(f"{target.name}.partial")
+    with partial.open("wb") as out:
+        for batch in table.iter_batches(
+            64, columns=[column, *([label_column] if label_column else [])]
+        ):
+            for value in batch.column(0).to_pylist():
+                data = value.get("bytes") if isinstance(value, dict) else value
+                name = value.get("path") if isinstance(value, dict) else None
+                names.append(str(name) if name else f"{base}/{len(names)}")
+                sizes.append(out.write(data or b""))
+            if label_column:
+                labels += batch.column(1).to_pylist()
+    partial.replace(target)
+    ends = np.cumsum(sizes, dtype=np.int64)
+    return OpenShard(
+        target,
+        ends - np.array(sizes, dtype=np.int64),
+        np.array(sizes, dtype=np.int64),
+        names,
+        labels or [None] * len(names),
+    )
+
+
+# ------ the images of one shard
+
+
+def open_shard(shard: File, scratch: Path) -> OpenShard:
+    """Return where the images of a shard are, after copying it to a folder if it must be.
+
+    Raises LostError if the shard cannot be read.
+    """
+    name = scratch_name(shard)
+    try:
+        path = Path(shard.location)
+        if is_url(shard.location):
+            path = scratch / name
+            if not path.exists():
+                fetch(shard, path)
+        elif path.stat().st_size != shard.num_bytes:
+            raise LostError(f"{shard.location}: it has changed")
+        if shard.location.endswith(".parquet"):
+            return _extract_parquet(shard, path, scratch / f"{name}.bytes")
+        with path.open("rb") as source:
+            members = list(_tar_images(source))
+    except (OSError, tarfile.TarError, ValueError) as error:
+        raise LostError(f"{shard.location}: {error}") from error
+    return OpenShard(
+        path,
+        np.array([member.start for member in members], dtype=np.int64),
+        np.array([member.size for member in members], dtype=np.int64),
+        [member.name for member in members],
+        [member.label for member in members],
+    )
+
+
+def scratch_name(shard: File) -> str:
+    """Return the name of a copied shard."""
+    digest = hashlib.sha256(f"{shard.location}\0{shard.num_bytes}\0{shard.version}".encode())
+    return digest.hexdigest()[:24]
+
+
+def needs_scratch(shard: File) -> bool:
+    """Return whether a shard is copied before it is read."""
+    return is_url(shard.location) or shard.location.endswith(".parquet")
+
+
+# ------ the images of several shards
+
+
+@dataclass(frozen=True)
+class ShardSet:
+    """List the shards of one split of a dataset. Image i is row i - starts[s] of shard s."""
+
+    name: str
+    split: Split
+    root: str
+    shards: tuple[Shard, ...]
+    is_labelled: bool = True  # or labels are not looked for
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """Return the first image of every shard, and the number of all images: [S + 1]."""
+        return np.cumsum([0, *(shard.num_images for shard in self.shards)], dtype=np.int64)
+
+    @cached_property
+    def _table(self) -> tuple[list[str], list[Label | None]]:
+        """Return the names and labels of all images, from the headers of all shards."""
+        with ThreadPoolExecutor(NUM_THREADS) as threads:
+            tables = list(threads.map(_read_names, self.shards))
+        names = [name for part, _ in tables for name in part]
+        return names, [label for _, part in tables for label in part]
+
+    @property
+    def labels(self) -> NDArray[np.int64] | None:
+        """Return the labels, or None if an image has none."""
+        if not self.is_labelled or any(label is None for label in self._table[1]):
+            return None
+        if self.classes is None:
+            return np.array(self._table[1], dtype=np.int64)
+        numbers = {name: i for i, name in enumerate(self.classes)}
+        return np.array(
+            [x if isinstance(x, int) else numbers[str(x)] for x in self._table[1]], dtype=np.int64
+        )
+
+    @cached_property
+    def classes(self) -> tuple[str, ...] | None:
+        """Return the names of classes, if they have any."""
+        if not self.is_labelled:
+            return None
+        if self.shards and self.shards[0].location.endswith(".parquet"):
+            return parquet_classes(self.shards[0])
+        words = {label for label in self._table[1] if isinstance(label, str)}
+        return tuple(sorted(words)) if words else None
+
+    def without_labels(self) -> "ShardSet":
+        """Return the images to pretrain on."""
+        return replace(self, split="pretrain", is_labelled=False)
+
+    def image_name(self, i: int) -> str:
+        """Return the name of an image in its shard."""
+        return self._table[0][i]
+
+    def locate(self, i: int) -> tuple[int, int]:
+        """Return the shard of an image, and its row in it."""
+        shard = int(np.searchsorted(self.starts, i, side="right")) - 1
+        return shard, i - int(self.starts[shard])
+
+    def job_groups(self) -> Iterator[JobGroup]:
+        """Yield the jobs that decode all images, shard by shard; the next is fetched meanwhile."""
+        scratch = Path(tempfile.mkdtemp(prefix="shards-", dir=_made(cache_home() / "shards")))
+        try:
+            with ThreadPoolExecutor(1) as thread:
+                following = thread.submit(open_shard, self.shards[0], scratch)
+                for number in range(len(self.shards)):
+                    opening = following
+                    if number + 1 < len(self.shards):
+                        following = thread.submit(open_shard, self.shards[number + 1], scratch)
+                    yield from self._groups_of(number, opening)
+                    for file in scratch.glob(f"{scratch_name(self.shards[number])}*"):
+                        file.unlink()
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _groups_of(self, number: int, opening: "Future[OpenShard]") -> Iterator[JobGroup]:
+        first, end = int(self.starts[number]), int(self.starts[number + 1])
+        try:
+            opened = opening.result()
+        except LostError as error:
+            yield range(first, end), str(error)
+            return
+        count = min(len(opened), end - first)
+        yield [(first + row, opened.target(row)) for row in range(count)]
+        if first + count < end:
+            yield range(first + count, end), f"{self.shards[number].location} has fewer images"
+
+    def update_digest(self, digest: "hashlib._Hash") -> None:
+        """Hash the location, size and version of every shard."""
+        for shard in self.shards:
+            digest.update(f"\0{shard.location}\0{shard.num_bytes} {shard.version}".encode())
+
+    def sample(self, count: int) -> Iterator[Target | bytes]:
+        """Yield the first images of the first shard."""
+        with (
+            contextlib.suppress(LostError, OSError, tarfile.TarError),
+            _range_file(self.shards[0]) as source,
+        ):
+            yield from itertools.islice(_contents(self.shards[0], source), min(count, MAX_SAMPLE))
+
+    def head(self, count: int) -> "ShardSet":
+        """Return the first shards, with as many images or a few more."""
+        num_shards = int(np.searchsorted(self.starts, count))
+        return replace(self, shards=self.shards[:num_shards])
+
+
+def _contents(shard: Shard, source: Any) -> Iterator[bytes]:
+    """Yield the bytes of images of an open shard, from the first on."""
+    if shard.location.endswith(".parquet"):
+        table = _parquet(source)
+        column = _image_column(table.schema_arrow, shard.location)
+        for batch in table.iter_batches(16, columns=[column]):
+            for value in batch.column(0).to_pylist():
+                yield (value.get("bytes") if isinstance(value, dict) else value) or b""
+        return
+    for member in _tar_images(source):
+        yield read(shard.location, member.start, member.start + member.size)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _read_names(shard: Shard) -> tuple[list[str], list[Label | None]]:
+    """Return the names and labels of the images of a shard."""
+    base = shard.location.rpartition("/")[2]
+    numbered = [f"{base}/{row}" for row in range(shard.num_images)]
+    with _range_file(shard) as source:
+        if not shard.location.endswith(".parquet"):
+            members = list(_tar_images(source))
+            return [m.name for m in members], [m.label for m in members]
+        table = _parquet(source)
+        column = next((n for n in LABEL_COLUMNS if n in table.schema_arrow.names), None)
+        if column is None:
+            return numbered, [None] * shard.num_images
+        return numbered, table.read(columns=[column]).column(0).to_pylist()
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Hold the shards of a source by split."""
+
+    root: str
+    train: ShardSet
+    val: ShardSet | None
+
+    def split(self, split: Split) -> ShardSet:
+        """Return the shards of a split; pretraining uses those of train."""
+        if split != "val":
+            return self.train
+        if self.val is None:
+            raise UserError(
+                f"{self.root} has no shards to validate on, named such as val-000.tar or "
+                "test-000.parquet; --data.validation 0.1 holds out some of the images"
+            )
+        return self.val
+
+
+def find_shards(locations: Sequence[str], name: str, root: str) -> Shards:
+    """Sort shards into splits by their names.
+
+    A shard whose name or folder is val, validation or test is not trained on. Of these, val is
+    used first.
+    """
+    kinds: dict[str, list[str]] = {}
+    for location in locations:
+        words = re.split(r"[^a-z]+", location.removeprefix(root).lower())
+        kind = next((kind for kind in VAL_FOLDERS if kind in words), "train")
+        kinds.setdefault(kind, []).append(location)
+    if "train" not in kinds:  # all are called test, say: they are meant
+        kinds = {"train": list(locations)}
+    index = {shard.location: shard for shard in read_index(locations)}
+
+    def part(split: Split, kind: str) -> ShardSet:
+        return ShardSet(name, split, root, tuple(index[location] for location in kinds[kind]))
+
+    val = next((kind for kind in VAL_FOLDERS if kind in kinds), None)
+    return Shards(root, part("train", "train"), None if val is None else part("val", val))
