@@ -358,6 +358,19 @@ COMMANDS = (
         (TARGET, ROOT, JSON),
     ),
     Command(
+        "shard",
+        "smi.data.shard_writer:write_shards",
+        "write the images of a folder into tar shards, for an object store or many machines",
+        "Write the images of a folder or a list into tar shards that WebDataset and `--data` read, "
+        "with an index and checksums. Rerun the command to continue after an interruption.",
+        (
+            option("data", "PATH", "an image folder or a list of images"),
+            option("--out", "DIR|URL", "where to write shards", required=True),
+            option("--size", "256MB", "size of a shard, about", default="256MB"),
+            ROOT,
+        ),
+    ),
+    Command(
         "views",
         "smi.views.views_sheet:write_sheet",
         "draw the random views that pretraining would use (writes a contact sheet)",

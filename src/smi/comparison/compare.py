@@ -33,6 +33,7 @@ from smi.comparison.loss_time import loss_seconds
 from smi.comparison.off_the_shelf import evaluate_start
 from smi.config.schema import SHORT
 from smi.data import Batches
+from smi.data.given import Given, as_source
 from smi.data.sources import dataset_label, resolve_source
 from smi.device import (
     Runtime,
@@ -54,7 +55,7 @@ from smi.terminal import duration, is_quiet, quietly, say
 from smi.training.budget import check_time, parse_time
 from smi.training.images import Images
 from smi.training.loggers import check_loggers
-from smi.training.pretrain import absolute_source, choose_recipe_for
+from smi.training.pretrain import choose_recipe_for
 from smi.training.signals import stop_signals
 
 # On Linux the kernel stops a run when the comparison is killed, so that no run is left behind.
@@ -116,7 +117,7 @@ def compare(
     *,
     out: str | Path,
     recipe: str | Path | None = None,
-    data: str | Path | None = None,
+    data: Given | None = None,
     seeds: int = 3,
     sweep: str | None = None,
     published: bool = False,
@@ -160,7 +161,7 @@ def compare(
         evaluate([], protocols=protocols, runtime=runtime)  # refuses unknown protocols
         settings = dict(overrides or {})
         if data is not None:
-            settings["data"] = absolute_source(data)
+            settings["data"] = as_source(data)
         if published:
             settings["published"] = True
         if recipe is None:

@@ -11,11 +11,10 @@ import glob
 import itertools
 import os
 import re
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +24,6 @@ NUM_ATTEMPTS = 5
 FIRST_PAUSE_SECONDS = 0.5  # doubled after every attempt
 TIMEOUT_SECONDS = 60.0  # of an answer
 SLOWEST_BYTES_PER_SECOND = 100_000  # a file may take longer than the time-out, but not than this
-CHUNK_BYTES = 1 << 22
 PACKAGES = {  # of protocols that fsspec does not read by itself
     "s3": ("s3fs", "s3"),
     "gs": ("gcsfs", "gs"),
@@ -33,6 +31,8 @@ PACKAGES = {  # of protocols that fsspec does not read by itself
     "http": ("aiohttp", "http"),
     "https": ("aiohttp", "http"),
 }
+
+VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "Last-Modified", "mtime")
 
 T = TypeVar("T")
 
@@ -43,11 +43,15 @@ class LostError(Exception):
 
 @dataclass(frozen=True)
 class File:
-    """Describe a file: its path or URL, its size, and a text that changes with its content."""
+    """Describe a file: its path or URL, its size, and a text that changes with its content.
+
+    has_ranges: parts of it can be read; some web servers send files whole.
+    """
 
     location: str
     num_bytes: int
     version: str
+    has_ranges: bool = field(default=True, compare=False, kw_only=True)
 
 
 def is_url(location: str | os.PathLike[str]) -> bool:
@@ -107,8 +111,7 @@ def fetch(file: File, target: Path) -> None:
     partial = target.with_name(f"{target.name}.partial")
 
     def get() -> None:
-        with system.open(path, "rb") as source, partial.open("wb") as copy:
-            shutil.copyfileobj(source, copy, CHUNK_BYTES)
+        system.get_file(path, str(partial))
         size = partial.stat().st_size
         if size != file.num_bytes:
             raise OSError(f"{size:,} bytes came instead of {file.num_bytes:,}")
@@ -179,9 +182,10 @@ def _described(location: str, info: dict[str, Any]) -> File:
     size = info.get("size")
     if size is None:
         raise LostError(f"{location}: the server does not say how large it is")
-    versions = (info.get(name) for name in ("ETag", "etag", "md5Hash", "LastModified", "mtime"))
+    versions = (info.get(name) for name in VERSIONS)
     version = next((str(value) for value in versions if value), "")
-    return File(location, int(size), version)
+    has_ranges = not location.startswith("http") or info.get("partial", False)
+    return File(location, int(size), version, has_ranges=has_ranges)
 
 
 def list_files(folder: str) -> Iterator[tuple[str, File]]:

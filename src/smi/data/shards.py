@@ -13,6 +13,7 @@ missing, headers are read, by ranges if they are behind a URL, and the numbers k
 """
 
 import contextlib
+import functools
 import hashlib
 import io
 import itertools
@@ -25,7 +26,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -97,26 +97,29 @@ def read_index(locations: Sequence[str]) -> list[Shard]:
                 progress.advance(1)
                 if number % SHARDS_PER_SAVE == 0 or number == len(missing):
                     _keep(files, known)
-    return [Shard(f.location, f.num_bytes, f.version, known[_key(f)]) for f in files]
+    return [
+        Shard(f.location, f.num_bytes, f.version, known[_key(f)], has_ranges=f.has_ranges)
+        for f in files
+    ]
 
 
 def _describe_all(locations: Sequence[str]) -> list[File]:
     """Return the sizes of files; those of a folder behind a URL are listed at once."""
-    listed: dict[str, dict[str, File]] = {}
-    files = []
-    for location in locations:
-        folder = location.rpartition("/")[0]
+    listed: dict[str, File] = {}
+    for folder in sorted({location.rpartition("/")[0] for location in locations}):
+        if is_url(folder) and not folder.startswith("http"):  # web servers have no lists
+            with contextlib.suppress(LostError):
+                listed |= {file.location: file for _, file in list_files(folder)}
+
+    def find(location: str) -> File:
         try:
-            if not is_url(location) or location.startswith("http"):  # web servers have no lists
-                files.append(describe(location))
-                continue
-            if folder not in listed:
-                listed[folder] = {file.location: file for _, file in list_files(folder)}
-            files.append(listed[folder].get(location) or describe(location))
+            return listed.get(location) or describe(location)
         except (LostError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise UserError(f"the shard {location} cannot be read: {reason}") from error
-    return files
+
+    with ThreadPoolExecutor(NUM_THREADS) as threads:
+        return list(threads.map(find, locations))
 
 
 def _key(file: File) -> tuple[str, int]:
@@ -213,7 +216,14 @@ class _Ranges(io.RawIOBase):
 
 
 def _range_file(file: File) -> Any:
-    return _Ranges(file) if is_url(file.location) else open(file.location, "rb")
+    """Open a file to read parts of it; copy it first if its server sends it whole only."""
+    if not is_url(file.location):
+        return open(file.location, "rb")
+    if file.has_ranges:
+        return _Ranges(file)
+    with tempfile.TemporaryDirectory() as folder:
+        fetch(file, Path(folder, "shard"))
+        return Path(folder, "shard").open("rb")  # which outlives its name
 
 
 # ------ tar files
@@ -235,7 +245,7 @@ def _tar_images(source: Any) -> Iterator[_Member]:
     with tarfile.open(fileobj=source, mode="r:") as archive:
         key: str | None = None
         image: tuple[str, int, int] | None = None
-        label: Label | None = None
+        about = _About()
         for member in archive:
             if not member.isfile():
                 continue
@@ -243,25 +253,39 @@ def _tar_images(source: Any) -> Iterator[_Member]:
             stem, _, suffix = base.partition(".")
             if (member_key := f"{folder}/{stem}") != key:
                 if image is not None:
-                    yield _Member(*image, label)
-                key, image, label = member_key, None, None
+                    yield about.member(*image)
+                key, image, about = member_key, None, _About()
             if os.path.splitext(base)[1].lower() in SUFFIXES and image is None:
                 image = (member.name, member.offset_data, member.size)
             elif suffix in ("cls", "json") and member.size <= MAX_JSON_BYTES:
                 data = archive.extractfile(member)
-                label = _parse_label(suffix, data.read() if data is not None else b"", label)
+                about.read(suffix, data.read() if data is not None else b"")
         if image is not None:
-            yield _Member(*image, label)
+            yield about.member(*image)
 
 
-def _parse_label(suffix: str, data: bytes, default: Label | None) -> Label | None:
-    """Return the label in a .cls or .json member."""
-    try:
-        text = data.decode().strip()
-        value = text if suffix == "cls" else json.loads(text).get("label", default)
-        return int(value) if str(value).isdecimal() else value
-    except (ValueError, AttributeError):
-        return default
+class _About:
+    """Collect what .cls and .json members say about an image: its label and its path."""
+
+    def __init__(self) -> None:
+        self._label: Label | None = None
+        self._path: str | None = None
+
+    def read(self, suffix: str, data: bytes) -> None:
+        try:
+            value = json.loads(data) if suffix == "json" else data.decode().strip()
+        except ValueError:
+            return
+        if suffix == "cls" and self._label is None:
+            self._label = int(value) if value.isdecimal() else value
+        elif isinstance(value, dict):
+            label, path = value.get("label"), value.get("path")
+            if isinstance(label, int | str):
+                self._label = int(label) if str(label).isdecimal() else label
+            self._path = path if isinstance(path, str) else None
+
+    def member(self, name: str, start: int, size: int) -> _Member:
+        return _Member(self._path or name, start, size, self._label)
 
 
 # ------ Parquet files
@@ -393,21 +417,21 @@ class ShardSet:
     split: Split
     root: str
     shards: tuple[Shard, ...]
+    family: tuple[Shard, ...]  # also those of other splits, which have the same classes
     is_labelled: bool = True  # or labels are not looked for
 
     def __len__(self) -> int:
         return int(self.starts[-1])
 
-    @cached_property
+    @functools.cached_property
     def starts(self) -> NDArray[np.int64]:
         """Return the first image of every shard, and the number of all images: [S + 1]."""
         return np.cumsum([0, *(shard.num_images for shard in self.shards)], dtype=np.int64)
 
-    @cached_property
+    @functools.cached_property
     def _table(self) -> tuple[list[str], list[Label | None]]:
         """Return the names and labels of all images, from the headers of all shards."""
-        with ThreadPoolExecutor(NUM_THREADS) as threads:
-            tables = list(threads.map(_read_names, self.shards))
+        tables = _read_all_names(self.shards)
         names = [name for part, _ in tables for name in part]
         return names, [label for _, part in tables for label in part]
 
@@ -423,14 +447,15 @@ class ShardSet:
             [x if isinstance(x, int) else numbers[str(x)] for x in self._table[1]], dtype=np.int64
         )
 
-    @cached_property
+    @functools.cached_property
     def classes(self) -> tuple[str, ...] | None:
         """Return the names of classes, if they have any."""
         if not self.is_labelled:
             return None
         if self.shards and self.shards[0].location.endswith(".parquet"):
             return parquet_classes(self.shards[0])
-        words = {label for label in self._table[1] if isinstance(label, str)}
+        tables = _read_all_names(self.family)
+        words = {label for _, labels in tables for label in labels if isinstance(label, str)}
         return tuple(sorted(words)) if words else None
 
     def without_labels(self) -> "ShardSet":
@@ -502,8 +527,9 @@ def _contents(shard: Shard, source: Any) -> Iterator[bytes]:
             for value in batch.column(0).to_pylist():
                 yield (value.get("bytes") if isinstance(value, dict) else value) or b""
         return
-    for member in _tar_images(source):
-        yield read(shard.location, member.start, member.start + member.size)
+    for member in list(itertools.islice(_tar_images(source), MAX_SAMPLE)):
+        source.seek(member.start)
+        yield source.read(member.size)
 
 
 def _made(folder: Path) -> Path:
@@ -511,6 +537,12 @@ def _made(folder: Path) -> Path:
     return folder
 
 
+def _read_all_names(shards: Sequence[Shard]) -> list[tuple[list[str], list[Label | None]]]:
+    with ThreadPoolExecutor(NUM_THREADS) as threads:
+        return list(threads.map(_read_names, shards))
+
+
+@functools.lru_cache(maxsize=4096)  # shards
 def _read_names(shard: Shard) -> tuple[list[str], list[Label | None]]:
     """Return the names and labels of the images of a shard."""
     base = shard.location.rpartition("/")[2]
@@ -561,8 +593,12 @@ def find_shards(locations: Sequence[str], name: str, root: str) -> Shards:
         kinds = {"train": list(locations)}
     index = {shard.location: shard for shard in read_index(locations)}
 
-    def part(split: Split, kind: str) -> ShardSet:
-        return ShardSet(name, split, root, tuple(index[location] for location in kinds[kind]))
-
     val = next((kind for kind in VAL_FOLDERS if kind in kinds), None)
+    used = [kinds["train"], kinds[val] if val else []]
+    family = tuple(index[location] for locations in used for location in locations)
+
+    def part(split: Split, kind: str) -> ShardSet:
+        own = tuple(index[location] for location in kinds[kind])
+        return ShardSet(name, split, root, own, family)
+
     return Shards(root, part("train", "train"), None if val is None else part("val", val))

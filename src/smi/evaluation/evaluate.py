@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from torch import nn
 
+from smi.data.given import Given, as_path
 from smi.data.sources import dataset_label
 from smi.device import (
     Runtime,
@@ -89,7 +90,7 @@ RowKey = tuple[str, str]  # name of a row, digest of the weights
 def evaluate(
     sources: Sources,
     *,
-    data: str | Path | None = None,
+    data: Given | None = None,
     protocols: Sequence[str] | None = None,
     student: bool = False,
     floors: bool = False,
@@ -150,7 +151,7 @@ def stored(
     sources: Sources,
     *,
     protocols: Sequence[str] | None = None,
-    data: str | Path | None = None,
+    data: Given | None = None,
     student: bool = False,
     floors: bool = False,
 ) -> Evaluation:
@@ -195,9 +196,9 @@ def _evaluation(rows: dict[RowKey, list[Result]]) -> Evaluation:
     return Evaluation([Row(name, results) for (name, _), results in rows.items()])
 
 
-def _choose_data(data: str | Path | None, encoder: Pretrained, source: str | Path) -> str:
+def _choose_data(data: Given | None, encoder: Pretrained, source: str | Path) -> str:
     """Return the dataset to evaluate on: the given one, or that of the pretraining."""
-    chosen = data or encoder.about.get("data")
+    chosen = encoder.about.get("data") if data is None else as_path(data)
     if chosen is None:
         raise UserError(
             f"{source} does not name its pretraining dataset: give labelled images with --data"

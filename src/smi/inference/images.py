@@ -5,7 +5,7 @@ n images, F coordinates.
 
 import contextlib
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from smi.data.folders import FileSet
+from smi.data.given import Given, as_path
 from smi.data.remote import is_url
-from smi.data.sources import ArraySet, all_images
+from smi.data.sources import ArraySet, ImageSet, all_images
 from smi.data.store import open_store
 from smi.device import Precision, Runtime
 from smi.evaluation.features import batches_of_features
@@ -30,6 +31,12 @@ MAX_NAMED_FILES = 3  # files that a warning lists
 FeatureBatches = Generator[tuple[Tensor, Tensor], None, None]  # h [N, F] and its images [N]
 
 
+def find_images(data: Given, encoder: Pretrained, runtime: Runtime) -> tuple[ImageSet, ...]:
+    """Find all images of a folder, dataset or other source."""
+    root = runtime.root or encoder.root  # the folder of the run's own dataset
+    return all_images(as_path(data), Path(root) if root else None)
+
+
 class AllImages:
     """Read all images of a folder or dataset in order, over all splits, with their names.
 
@@ -37,9 +44,8 @@ class AllImages:
     not cached.
     """
 
-    def __init__(self, data: str | Path, encoder: Pretrained, runtime: Runtime):
-        root = runtime.root or encoder.root  # the folder of the run's own dataset
-        self._sets = all_images(data, Path(root) if root else None)
+    def __init__(self, sets: Sequence[ImageSet], encoder: Pretrained, runtime: Runtime):
+        self._sets = sets
         self._stores = [
             open_store(
                 images,

@@ -15,11 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from smi.data.given import Given
 from smi.device import Runtime
 from smi.errors import UserError
 from smi.evaluation.knn import NearestRows
 from smi.files import Sources, as_list, expand, finite
-from smi.inference.images import EMBED_BATCH_SIZE, AllImages, describe_encoder, is_same_file
+from smi.inference.images import (
+    EMBED_BATCH_SIZE,
+    AllImages,
+    describe_encoder,
+    find_images,
+    is_same_file,
+)
 from smi.inference.neighbours_sheet import Tile, draw_sheet, thumbnail_of_file
 from smi.losses.numerics import unit_rows
 from smi.runs.encoder import Pretrained, load
@@ -82,7 +89,7 @@ class Neighbours:
 def neighbours(
     source: str | Path,
     *,
-    data: str | Path,
+    data: Given,
     queries: Sources,
     out: str | Path = "neighbours.png",
     k: int = 8,
@@ -108,7 +115,7 @@ def neighbours(
     pictures = [thumbnail_of_file(file) for file in files]  # reports unreadable queries first
     device = runtime.choose_device()
     encoder.to(device)
-    with quietly(quiet), AllImages(data, encoder, runtime) as images:
+    with quietly(quiet), AllImages(find_images(data, encoder, runtime), encoder, runtime) as images:
         own = [images.places_of(file) for file in files]
         if any(is_same_file(out, file) for file in files) or images.places_of(out):
             raise UserError(f"{printable(str(out))} is one of the images: choose another --out")
@@ -175,7 +182,7 @@ def _search(
     ]
 
 
-def _warn_few(fewest: int, k: int, data: str | Path) -> None:
+def _warn_few(fewest: int, k: int, data: Given) -> None:
     """Print a warning if there are fewer images than neighbours requested."""
     if fewest < k:
         available = "no other" if fewest == 0 else f"only {fewest:,}"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from smi.comparison.compare import Launch
 from smi.comparison.grid import Grid, GridRun, plan_grid
+from smi.data.given import as_source
 from smi.data.sources import DATASET_NAMES, existing_folder, find_dataset, find_imagenet
 from smi.device import Runtime
 from smi.errors import UserError
@@ -14,7 +15,7 @@ from smi.methods import METHOD_NAMES
 from smi.paper.numbers import SMI
 from smi.paper.reproducible import ITEMS, Need
 from smi.paper.scales import KINDS, SEEDS, SWEEP, TWO_PROCESSES, DatasetSetup, Scale
-from smi.training.pretrain import absolute_source, choose_recipe_for
+from smi.training.pretrain import choose_recipe_for
 
 RunCount = tuple[int, int]  # runs that are needed, and how many of them are finished
 
@@ -228,7 +229,7 @@ def _given(scale: Scale, data: str | Path) -> tuple[DatasetSetup, ...]:
     if not setups and scale.name != "hours":
         names = ", ".join(setup.source for setup in scale.datasets)
         raise UserError(f"the scale {scale.name} uses {names}: a folder needs --scale hours")
-    return setups or (DatasetSetup(absolute_source(data), None),)
+    return setups or (DatasetSetup(as_source(data), None),)
 
 
 def require_dataset(source: str, runtime: Runtime) -> None:

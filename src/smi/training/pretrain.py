@@ -18,7 +18,8 @@ import torch
 
 from smi.config.choose import choose_recipe
 from smi.config.schema import SHORT, Config, plain
-from smi.data import DATASET_NAMES, Batches
+from smi.data import Batches
+from smi.data.given import Given, as_source
 from smi.device import Runtime, choose_device, prepare_training, release_memory
 from smi.distributed import (
     local_rank,
@@ -73,7 +74,7 @@ def pretrain(
     recipe: str | Path | None = None,
     *,
     out: str | Path,
-    data: str | Path | None = None,
+    data: Given | None = None,
     method: str | None = None,
     published: bool = False,
     overrides: Mapping[str, Any] | None = None,
@@ -90,7 +91,8 @@ def pretrain(
                        overrides={"epochs": 100, "optimizer.lr": 5e-4})
 
     recipe: a name or a YAML file; None chooses one that suits the images and the device.
-    data: the name of a dataset, or a folder of images. method: a name or an import path.
+    data: the name of a dataset, a folder, or any other source of images: see `smi.data.given`.
+    method: a name or an import path.
     published: train the method as its authors do: the recipe's section as_published.
     overrides: any other setting: epochs, batch_size, seed, encoder, method.redundancy_weight, …
     fresh: rename an existing `out` and start over.
@@ -154,7 +156,7 @@ def preview(
     recipe: str | Path | None = None,
     *,
     out: str | Path | None = None,
-    data: str | Path | None = None,
+    data: Given | None = None,
     method: str | None = None,
     published: bool = False,
     overrides: Mapping[str, Any] | None = None,
@@ -196,7 +198,7 @@ def preview(
 
 
 def _requested(
-    data: str | Path | None,
+    data: Given | None,
     method: str | None,
     published: bool,
     overrides: Mapping[str, Any] | None,
@@ -204,7 +206,7 @@ def _requested(
     """Return all requested settings by their names."""
     requested = dict(overrides or {})
     if data is not None:
-        requested["data"] = absolute_source(data)
+        requested["data"] = as_source(data)
     if method is not None:
         requested["method"] = method
     if published:
@@ -229,16 +231,6 @@ def _configure(
     )
     published = ", as published" if configured.config.published else ""
     return f"recipe {recipe}{published}", configured
-
-
-def absolute_source(source: str | Path) -> str:
-    """Return the absolute path of a folder, so that a configuration works from anywhere."""
-    folder = expand(source)
-    return (
-        str(folder.resolve())
-        if str(source) not in DATASET_NAMES and folder.is_dir()
-        else str(source)
-    )
 
 
 def _choose(
