@@ -136,6 +136,7 @@ WRONG = [
     ("methods", "SMEE"),
     ("encoders", "--image-size", "0"),
     ("data", "nowhere"),
+    ("shard", "nowhere", "--out", "x"),
     ("views", "nowhere"),
     ("cost", "--batch", "0"),
     ("figure",),

@@ -97,7 +97,13 @@ RUNTIME = (
 )
 RECIPE = (
     option("recipe", "RECIPE", "a name (see `smi pretrain --list`) or a YAML file", nargs="?"),
-    option("--data", "NAME|PATH", "a dataset's name, or an image folder"),
+    option(
+        "--data",
+        "NAME|PATH|URL",
+        "a dataset's name, an image folder, a list of images, or shards; several with a pattern "
+        "such as 'photos/{a,b}' or 'shards/{000..099}.tar', or by repeating it",
+        action="append",
+    ),
     option("--encoder", "NAME", "a timm name, resnet-small (see `smi encoders`) or an import path"),
     option(
         "--init",
@@ -290,8 +296,14 @@ COMMANDS = (
         "Write the features of every image, in the order of the paths, as .npz or .parquet.",
         (
             ENCODER,
-            option("--data", "NAME|PATH", "a dataset's name, or an image folder", required=True),
-            option("--out", "FILE", "FILE.npz or FILE.parquet", type=Path, required=True),
+            option("--data", "NAME|PATH|URL", "a dataset, folder, list or shards", required=True),
+            option(
+                "--out",
+                "FILE",
+                "FILE.npz or FILE.parquet; for shards also a folder, with a file for each shard",
+                type=Path,
+                required=True,
+            ),
             count("--batch-size", "N", "number of images in memory at a time", default=256),
             FEATURE_PRECISION,
             *RUNTIME,

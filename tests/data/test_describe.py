@@ -7,6 +7,7 @@ import pytest
 
 from smi.cli import main
 from smi.data.describe import describe_data, describe_folder
+from smi.data.folders import read_folder
 from support.pictures import Draw, enormous
 
 
@@ -44,7 +45,7 @@ def messy(tmp_path: Path, draw: Draw) -> Path:
 
 
 def test_a_messy_folder(messy: Path) -> None:
-    description = describe_folder(messy)
+    description = describe_folder(read_folder(messy))
     assert description.num_files == 16
     assert description.splits == {"train": 13, "val": 3}
     assert description.classes == {"cat": 8, "dog": 8}
@@ -103,7 +104,7 @@ def test_from_python_it_returns_text_and_plain_data(
     messy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     description = describe_data(messy, quiet=True)
-    assert description == describe_folder(messy)
+    assert description == describe_folder(read_folder(messy))
     assert description.text().startswith(f"{messy}\n  files       16 named like images")
     assert json.loads(json.dumps(description.plain()))["splits"] == {"train": 13, "val": 3}
     digits = describe_data("digits")

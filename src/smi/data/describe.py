@@ -12,16 +12,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from PIL import Image
+
 from smi.data.cache import FILE_RESOLUTION, cache_bytes, decode_all, is_cached
-from smi.data.decoder import BadFile, Decoded, ImageInfo
+from smi.data.decoder import BadFile, Decoded, ImageInfo, source_of
 from smi.data.decoder_pool import Job, num_cores
 from smi.data.download import download
-from smi.data.folders import HELD_OUT_SHARE, MAX_BAD_SHARE, FileSet, Folder, read_folder
+from smi.data.folders import HELD_OUT_SHARE, MAX_BAD_SHARE, FileSet, Folder
+from smi.data.order import ShardOrder
 from smi.data.remote import join, read
-from smi.data.sources import ARCHIVES, DATASET_NAMES, ArraySet, existing_folder, resolve_source
+from smi.data.shards import Shards
+from smi.data.sources import ARCHIVES, DATASET_NAMES, ArraySet, find, resolve_source
 from smi.files import cache_home
 from smi.terminal import printable, quietly
 
+NUM_SAMPLED_IMAGES = 64  # of shards, for their sizes
+MAX_LABELS_READ = 1_000_000  # of shards, from their headers
 MAX_ITEMS_SHOWN = 10  # of a long list in the text; JSON has all of them
 CHECK_RESOLUTION = 32  # pixels: enough to decode a file to its end, small enough to be quick
 
@@ -38,8 +45,8 @@ FORMAT_OF_SUFFIX = {  # all other suffixes are JPEG's
 
 def describe_data(
     target: str | Path, *, root: Path | None = None, quiet: bool = False
-) -> "DatasetDescription | FolderDescription":
-    """Describe a named dataset, downloading it if it is missing, or any folder of images.
+) -> "DatasetDescription | FolderDescription | ShardsDescription":
+    """Describe a named dataset, downloading it if it is missing, or any other source of images.
 
     describe_data("cifar10").text()
     describe_data("photos").plain()["unreadable"]
@@ -50,7 +57,8 @@ def describe_data(
     with quietly(quiet):
         if target in DATASET_NAMES:
             return describe_dataset(str(target), root)
-        return describe_folder(existing_folder(target))
+        found = find(target, root)
+        return describe_shards(found) if isinstance(found, Shards) else describe_folder(found)
 
 
 # ------ named datasets
@@ -194,9 +202,78 @@ class FolderDescription:
         return lines
 
 
-def describe_folder(path: Path) -> FolderDescription:
+# ------ shards
+
+
+@dataclass(frozen=True)
+class ShardsDescription:
+    """Describe shards, from their index and the first images."""
+
+    path: str
+    num_shards: int
+    num_bytes: int
+    splits: dict[str, int]
+    classes: tuple[str, ...] | None
+    sides: tuple[int, float, int] | None  # of the first images
+    pretraining_images: int
+    cached: bool
+    num_lanes: int  # at a batch of 256
+    num_block_shards: int
+
+    def plain(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """Format the description for a terminal."""
+        reading = (
+            f"decoded once into a cache at {FILE_RESOLUTION} px"
+            if self.cached
+            else f"read in {self.num_lanes} lanes of {self.num_block_shards:,} shards at a time, "
+            "because a cache would be too large"
+        )
+        lines = [
+            f"{self.path}: {self.num_shards:,} shards, {self.num_bytes / 1e6:,.0f} MB",
+            f"  sizes       {_sides_text(self.sides)}, of the first images",
+            f"  splits      {_counts_text(self.splits)}",
+            f"  classes     {_class_names_text(self.classes)}",
+            "",
+            f"Pretraining would use {self.pretraining_images:,} images, {reading}.",
+        ]
+        return "\n".join(map(printable, lines))
+
+
+def describe_shards(shards: Shards) -> ShardsDescription:
+    """Describe shards without decoding more than the first images."""
+    parts = [shards.train, *([shards.val] if shards.val is not None else [])]
+    sides = []
+    for content in shards.train.sample(NUM_SAMPLED_IMAGES):
+        try:
+            sides.append(min(Image.open(source_of(content)).size))
+        except Exception:  # a damaged image can raise anything
+            continue
+    train = shards.train
+    sizes = np.array([shard.num_bytes for shard in train.shards], dtype=np.int64)
+    order = ShardOrder(np.diff(train.starts), sizes, min(256, max(1, len(train))), 0)
+    return ShardsDescription(
+        path=shards.root,
+        num_shards=sum(len(part.shards) for part in parts),
+        num_bytes=sum(shard.num_bytes for part in parts for shard in part.shards),
+        splits={part.split: len(part) for part in parts},
+        classes=train.classes if len(train) <= MAX_LABELS_READ else None,
+        sides=(min(sides), statistics.median(sides), max(sides)) if sides else None,
+        pretraining_images=len(train),
+        cached=is_cached(train, FILE_RESOLUTION, cache_home() / "images"),
+        num_lanes=order.num_lanes,
+        num_block_shards=max(map(len, order.shards(0, 0, min(256, len(train))))),
+    )
+
+
+# ------ folders
+
+
+def describe_folder(folder: Folder) -> FolderDescription:
     """Read and decode every file of a folder, on all cores, and describe them."""
-    folder = read_folder(path)
     splits = [folder.train, *([folder.val] if folder.val else [])]
     entries = [(files.split, entry) for files in splits for entry in files.entries]
     paths = [entry.path for _, entry in entries]

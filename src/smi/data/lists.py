@@ -151,7 +151,9 @@ def _parse_csv(rows: list[str], delimiter: str) -> Iterator[_Line]:
 
 
 def _line_of(values: dict[str, Any]) -> _Line:
-    path = next(values[name] for name in PATH_NAMES if values.get(name))
+    path = next((values[name] for name in PATH_NAMES if values.get(name)), None)
+    if path is None:
+        raise LookupError
     label = next((values[name] for name in LABEL_NAMES if values.get(name) is not None), None)
     split = values.get("split")
     return _Line(

@@ -27,7 +27,7 @@ from torch import Tensor
 from smi.seeds import derive, permutation
 
 MAX_LANES = 8
-BLOCK_BYTES = 10**9  # of shards, read and shuffled together
+BLOCK_BYTES = 2**28  # of shards, read and shuffled together; a larger shard is a block
 
 
 class Order(Protocol):
@@ -76,7 +76,7 @@ class ShardOrder:
         batch_size: int,
         seed: int,
         *,
-        block_bytes: int = BLOCK_BYTES,
+        block_bytes: int | None = None,
     ):
         lanes = math.gcd(batch_size, MAX_LANES)
         while lanes > max(1, len(num_images)):
@@ -88,7 +88,7 @@ class ShardOrder:
         self._starts = np.concatenate([[0], num_images.cumsum()])  # [S + 1]
         self._per_step = batch_size // lanes  # images of a lane
         self._seed = seed
-        self._block_bytes = block_bytes
+        self._block_bytes = BLOCK_BYTES if block_bytes is None else block_bytes
         self._epoch = -1
         self._shards = np.empty(0, dtype=np.int64)  # of the epoch, permuted
         self._ends = np.empty(0, dtype=np.int64)  # of these shards, as positions in the epoch

@@ -14,7 +14,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,6 +36,8 @@ VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "Last-Modified", "mtime")
 
 T = TypeVar("T")
 
+_servers: dict[str, bool] = {}  # whether they send ranges
+
 
 class LostError(Exception):
     """Report that a file could not be read, after all attempts."""
@@ -43,15 +45,11 @@ class LostError(Exception):
 
 @dataclass(frozen=True)
 class File:
-    """Describe a file: its path or URL, its size, and a text that changes with its content.
-
-    has_ranges: parts of it can be read; some web servers send files whole.
-    """
+    """Describe a file: its path or URL, its size, and a text that changes with its content."""
 
     location: str
     num_bytes: int
     version: str
-    has_ranges: bool = field(default=True, compare=False, kw_only=True)
 
 
 def is_url(location: str | os.PathLike[str]) -> bool:
@@ -184,8 +182,19 @@ def _described(location: str, info: dict[str, Any]) -> File:
         raise LostError(f"{location}: the server does not say how large it is")
     versions = (info.get(name) for name in VERSIONS)
     version = next((str(value) for value in versions if value), "")
-    has_ranges = not location.startswith("http") or info.get("partial", False)
-    return File(location, int(size), version, has_ranges=has_ranges)
+    return File(location, int(size), version)
+
+
+def has_ranges(file: File) -> bool:
+    """Return whether parts of a file can be read; some web servers send files whole."""
+    if not file.location.startswith("http") or file.num_bytes < 2:
+        return True
+    server = "/".join(file.location.split("/")[:3])
+    if server not in _servers:
+        system, path = open_filesystem(file.location)
+        first = _persist(file.location, lambda: system.cat_file(path, start=0, end=1), 0)
+        _servers[server] = len(first) == 1
+    return _servers[server]
 
 
 def list_files(folder: str) -> Iterator[tuple[str, File]]:

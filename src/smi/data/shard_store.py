@@ -71,6 +71,10 @@ class ShardStore(StreamingStore):
     def _finish(self, prepared: Any) -> None:
         self._ring.release(prepared)
 
+    def _name(self, i: int) -> str:
+        shard, row = self._shards.locate(i)
+        return self._ring.get(shard).names[row]
+
     def _target(self, i: int) -> Target:
         shard, row = self._shards.locate(i)
         return self._ring.get(shard).target(row)

@@ -35,7 +35,16 @@ from numpy.typing import NDArray
 from smi.data.decoder import Target
 from smi.data.folders import VAL_FOLDERS, JobGroup, Split
 from smi.data.listing import SUFFIXES
-from smi.data.remote import File, LostError, describe, fetch, is_url, list_files, read
+from smi.data.remote import (
+    File,
+    LostError,
+    describe,
+    fetch,
+    has_ranges,
+    is_url,
+    list_files,
+    read,
+)
 from smi.errors import UserError
 from smi.files import cache_home, write_json
 from smi.terminal import Progress
@@ -97,10 +106,7 @@ def read_index(locations: Sequence[str]) -> list[Shard]:
                 progress.advance(1)
                 if number % SHARDS_PER_SAVE == 0 or number == len(missing):
                     _keep(files, known)
-    return [
-        Shard(f.location, f.num_bytes, f.version, known[_key(f)], has_ranges=f.has_ranges)
-        for f in files
-    ]
+    return [Shard(f.location, f.num_bytes, f.version, known[_key(f)]) for f in files]
 
 
 def _describe_all(locations: Sequence[str]) -> list[File]:
@@ -219,7 +225,7 @@ def _range_file(file: File) -> Any:
     """Open a file to read parts of it; copy it first if its server sends it whole only."""
     if not is_url(file.location):
         return open(file.location, "rb")
-    if file.has_ranges:
+    if has_ranges(file):
         return _Ranges(file)
     with tempfile.TemporaryDirectory() as folder:
         fetch(file, Path(folder, "shard"))

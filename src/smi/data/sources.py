@@ -241,7 +241,9 @@ def _expand(text: str) -> list[str]:
     """Return the locations of a source, which may be a pattern, and those of shards in a folder."""
     locations = []
     for location in expand_pattern(text if is_url(text) else str(expand(text))):
-        inside = _shards_in(location) if is_folder(location) else []
+        # A web server would send a whole shard to answer whether it is a folder.
+        is_file = is_url(location) and location.endswith((*SHARD_SUFFIXES, *LIST_SUFFIXES))
+        inside = [] if is_file or not is_folder(location) else _shards_in(location)
         locations += inside or [location]
     if not locations:
         raise UserError(f"{text} names no file and no folder")
@@ -275,9 +277,10 @@ def _walk(folder: str) -> Iterator[str]:
 def _find_one(location: str) -> Folder | str:
     """Return a folder or a list of images, or the location of a shard."""
     suffix = os.path.splitext(location)[1].lower()
-    if suffix in SHARD_SUFFIXES:
+    is_file = is_url(location) or os.path.isfile(location)
+    if is_file and suffix in SHARD_SUFFIXES:
         return location
-    if suffix in LIST_SUFFIXES and (is_url(location) or os.path.isfile(location)):
+    if is_file and suffix in LIST_SUFFIXES:
         return read_list(location)
     if is_url(location):
         return read_remote_folder(location)

@@ -434,7 +434,7 @@ class StreamingStore(Store):
         while isinstance(reply, str):
             if i not in self._reasons:
                 self._reasons[i] = reply
-                self.bad.append(BadFile(self._files.image_name(i), reply))
+                self.bad.append(BadFile(self._name(i), reply))
             i = self._next_good(i)
             (reply,) = self._decoders.submit([(row, self._target(i))], keep).result()
             self._note_tried(i)
@@ -450,6 +450,9 @@ class StreamingStore(Store):
         while i in self._reasons:
             i = (i + 1) % len(self)
         return i
+
+    def _name(self, i: int) -> str:
+        return self._files.image_name(i)
 
     def _target(self, i: int) -> Target:
         assert isinstance(self._files, FileSet)
