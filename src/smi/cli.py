@@ -97,7 +97,9 @@ RUNTIME = (
 )
 RECIPE = (
     option("recipe", "RECIPE", "a name (see `smi pretrain --list`) or a YAML file", nargs="?"),
-    option("--data", "NAME|PATH", "a dataset's name, or an image folder"),
+    option(
+        "--data", "NAME|PATH", "a dataset's name, an image folder, or an .npy, .npz or idx file"
+    ),
     option("--encoder", "NAME", "a timm name, resnet-small (see `smi encoders`) or an import path"),
     option(
         "--init",
@@ -154,7 +156,9 @@ SETTINGS = (  # options that are settings
 )
 ENCODER = option("source", "RUN", "a run's folder, an encoder file, or timm:NAME")
 TARGET = option(
-    "target", "NAME|PATH", "a dataset's name, or an image folder (./digits if it is a folder)"
+    "target",
+    "NAME|PATH",
+    "a dataset's name, an image folder (./digits if it is a folder) or an array file",
 )
 IMAGES = option("--data", "NAME|PATH", "images to use (default: those used for pretraining)")
 PROTOCOLS = option(
@@ -290,7 +294,12 @@ COMMANDS = (
         "Write the features of every image, in the order of the paths, as .npz or .parquet.",
         (
             ENCODER,
-            option("--data", "NAME|PATH", "a dataset's name, or an image folder", required=True),
+            option(
+                "--data",
+                "NAME|PATH",
+                "a dataset's name, an image folder or an array file",
+                required=True,
+            ),
             option("--out", "FILE", "FILE.npz or FILE.parquet", type=Path, required=True),
             count("--batch-size", "N", "number of images in memory at a time", default=256),
             FEATURE_PRECISION,
@@ -351,7 +360,7 @@ COMMANDS = (
     Command(
         "data",
         "smi.data.describe:describe_data",
-        "download a dataset by name, or describe an image folder",
+        "download a dataset by name, or describe an image folder or an array file",
         "Download a dataset by name (digits, cifar10, cifar100, stl10, imagenette, imagewoof; for "
         "imagenet it explains which files to put where), or describe any folder: its images, the "
         "files that cannot be read, and what pretraining would use.",

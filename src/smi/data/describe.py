@@ -1,4 +1,4 @@
-"""Describe a named dataset or a folder of images, as `smi data` prints it, without torch.
+"""Describe a dataset, an array file or a folder, as `smi data` prints it, without torch.
 
 print(describe_data("photos").text())
 """
@@ -8,16 +8,18 @@ import os
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from smi.data.arrays import is_array_file, read_arrays
 from smi.data.cache import FILE_RESOLUTION, cache_bytes, decode_all, is_cached
-from smi.data.decoder import BadFile, Decoded, ImageInfo
+from smi.data.decoder import BadFile, Decoded, ImageInfo, ValueRange
 from smi.data.decoder_pool import num_cores
 from smi.data.download import download
 from smi.data.folders import HELD_OUT_SHARE, MAX_BAD_SHARE, FileSet, Folder, read_folder
 from smi.data.sources import ARCHIVES, DATASET_NAMES, existing_folder, resolve_source
+from smi.data.value_range import range_of_files
 from smi.files import cache_home
 from smi.terminal import printable, quietly
 
@@ -38,7 +40,7 @@ FORMAT_OF_SUFFIX = {  # all other suffixes are JPEG's
 def describe_data(
     target: str | Path, *, root: Path | None = None, quiet: bool = False
 ) -> "DatasetDescription | FolderDescription":
-    """Describe a named dataset, downloading it if it is missing, or any folder of images.
+    """Describe a named dataset, downloading it if it is missing, an array file or any folder.
 
     describe_data("cifar10").text()
     describe_data("photos").plain()["unreadable"]
@@ -49,6 +51,8 @@ def describe_data(
     with quietly(quiet):
         if target in DATASET_NAMES:
             return describe_dataset(str(target), root)
+        if is_array_file(target):
+            return describe_arrays(target)
         return describe_folder(existing_folder(target))
 
 
@@ -57,7 +61,7 @@ def describe_data(
 
 @dataclass(frozen=True)
 class DatasetDescription:
-    """Describe a named dataset."""
+    """Describe a named dataset or an array file."""
 
     name: str
     path: str | None
@@ -65,6 +69,7 @@ class DatasetDescription:
     splits: dict[str, int]
     classes: tuple[str, ...] | None
     pixels: int | None  # of a side; None if the files have different sizes
+    value_range: ValueRange | None = None  # what becomes 0 and 255, of more than 8 bits
 
     def plain(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary."""
@@ -78,6 +83,7 @@ class DatasetDescription:
             f"  location    {self.path or 'comes with scikit-learn, nothing to download'}",
             f"  splits      {_counts_text(self.splits)}",
             f"  classes     {_class_names_text(self.classes)}",
+            *_range_text(self.value_range),
             "",
             f"Pretraining would use {self.pretraining_images:,} images, without their labels.",
         ]
@@ -106,6 +112,20 @@ def describe_dataset(name: str, root: Path | None = None) -> DatasetDescription:
     )
 
 
+def describe_arrays(target: str | Path) -> DatasetDescription:
+    """Describe an array file."""
+    file = read_arrays(target)
+    return DatasetDescription(
+        name=file.train.name,
+        path=str(file.path),
+        pretraining_images=len(file.train),
+        splits={"train": len(file.train)} | ({"val": len(file.val)} if file.val else {}),
+        classes=file.train.classes,
+        pixels=file.train.parts[0].shape[-1],
+        value_range=file.train.value_range,
+    )
+
+
 # ------ folders
 
 
@@ -122,6 +142,7 @@ class FolderDescription:
     formats: dict[str, int]
     modes: dict[str, int]
     sides: tuple[int, float, int] | None  # minimum, median, maximum of the shorter side, in pixels
+    value_range: ValueRange | None  # what becomes 0 and 255, of more than 8 bits
     unreadable: list[BadFile]
     misnamed: list[BadFile]
     duplicates: list[list[str]]  # groups of files with the same bytes
@@ -151,6 +172,7 @@ class FolderDescription:
             f"  formats     {_counts_text(self.formats)}",
             f"  modes       {_counts_text(self.modes)}",
             f"  sizes       {_sides_text(self.sides)}",
+            *_range_text(self.value_range),
             f"  splits      {_counts_text(self.splits)}{held_out if self.held_out else ''}",
             f"  classes     {_class_counts_text(self.classes)}",
         ]
@@ -197,11 +219,15 @@ class FolderDescription:
 def describe_folder(path: Path) -> FolderDescription:
     """Read and decode every file of a folder, on all cores, and describe them."""
     folder = read_folder(path)
+    train = replace(folder.train, value_range=range_of_files(folder.train))
     splits = [folder.train, *([folder.val] if folder.val else [])]
     entries = [(files.split, entry) for files in splits for entry in files.entries]
     paths = [entry.path for _, entry in entries]
     jobs = [(row, f"{folder.root}/{path}") for row, path in enumerate(paths)]
-    replies = dict(sorted(decode_all(-1, CHECK_RESOLUTION, jobs, num_cores(), keep="square")))
+    decoded = decode_all(
+        -1, CHECK_RESOLUTION, jobs, num_cores(), keep="square", value_range=train.value_range
+    )
+    replies = dict(sorted(decoded))
     infos = {row: reply.info for row, reply in replies.items() if isinstance(reply, Decoded)}
     bad = {row: reply for row, reply in replies.items() if isinstance(reply, str)}
     sides = [min(info.width, info.height) for info in infos.values()]
@@ -217,6 +243,7 @@ def describe_folder(path: Path) -> FolderDescription:
         formats=_counts(info.format for info in infos.values()),
         modes=_counts(info.mode for info in infos.values()),
         sides=(min(sides), statistics.median(sides), max(sides)) if sides else None,
+        value_range=train.value_range,
         unreadable=[BadFile(paths[row], reason) for row, reason in bad.items()],
         misnamed=_misnamed({paths[row]: info for row, info in infos.items()}),
         duplicates=duplicates,
@@ -225,7 +252,7 @@ def describe_folder(path: Path) -> FolderDescription:
         unused=folder.num_images - len(entries),
         pretraining_images=sum(entries[row][0] == "train" for row in infos),
         resolution=FILE_RESOLUTION,
-        cached=is_cached(folder.train, FILE_RESOLUTION, cache_home() / "images"),
+        cached=is_cached(train, FILE_RESOLUTION, cache_home() / "images"),
         cache_bytes=cache_bytes(folder.train, FILE_RESOLUTION, "aspect"),
     )
 
@@ -274,9 +301,16 @@ def _counts_text(counts: dict[str, int]) -> str:
 
 def _class_names_text(classes: tuple[str, ...] | None) -> str:
     if classes is None:
-        return "not named"
+        return "none named"
     more = ", ..." if len(classes) > MAX_ITEMS_SHOWN else ""
     return f"{len(classes):,}: {', '.join(classes[:MAX_ITEMS_SHOWN])}{more}"
+
+
+def _range_text(value_range: ValueRange | None) -> list[str]:
+    if value_range is None:
+        return []
+    low, high = value_range
+    return [f"  values      {low:,.6g} to {high:,.6g} become 0 to 255"]
 
 
 def _class_counts_text(classes: dict[str, int] | None) -> str:

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from smi.data.decoder import ValueRange
 from smi.data.listing import SUFFIXES, Listing, scan
 from smi.errors import UserError
 from smi.files import expand
@@ -28,7 +29,10 @@ MAX_BAD_SHARE = 0.1  # unreadable files, before a run stops
 
 @dataclass(frozen=True)
 class FileSet:
-    """List the image files of one split of a dataset. Paths are relative to `root`."""
+    """List the image files of one split of a dataset. Paths are relative to `root`.
+
+    value_range: the values that become 0 and 255, if images have more than 8 bits.
+    """
 
     name: str
     split: Split
@@ -36,6 +40,7 @@ class FileSet:
     entries: Listing
     labels: NDArray[np.int64] | None = None
     classes: tuple[str, ...] | None = None
+    value_range: ValueRange | None = None
 
     def __len__(self) -> int:
         return len(self.entries)

@@ -1,4 +1,4 @@
-"""Find datasets by name or by path.
+"""Find datasets by name, folders and array files by path.
 
     smi data cifar10                 downloads and verifies it
     Source("cifar10").split("val")   finds it: arrays of pixels, or files
@@ -16,28 +16,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from smi.data.arrays import ArrayFile, is_array_file, read_arrays
+from smi.data.arrays import ArraySet as ArraySet
+from smi.data.decoder import ValueRange
 from smi.data.folders import FileSet, Folder, Split, is_held_out, read_folder
+from smi.data.value_range import range_of_files
 from smi.errors import UserError
 from smi.files import data_home, expand
 from smi.terminal import suggest
-
-
-@dataclass(frozen=True)
-class ArraySet:
-    """Hold one split of a dataset of small images of one size, as parts of uint8 [n, 3, H, W].
-
-    Large parts are memory-mapped files.
-    """
-
-    name: str
-    split: Split
-    parts: tuple[NDArray[np.uint8], ...]
-    labels: NDArray[np.int64] | None = None
-    classes: tuple[str, ...] | None = None
-
-    def __len__(self) -> int:
-        return sum(map(len, self.parts))
-
 
 ImageSet = FileSet | ArraySet
 
@@ -124,19 +110,34 @@ CLASS_WORDS = {  # the words for ImageNet's class numbers in Imagenette and Imag
 
 
 class Source:
-    """Find the images of a dataset or a folder, without decoding them.
+    """Find the images of a dataset, a folder or an array file, without decoding files.
 
     A name wins over a folder with the same name: `./digits` is the folder. The files of a folder
-    are listed once, for all splits.
+    are listed once, for all splits. value_range: the values that become 0 and 255 in images of more
+    than 8 bits; None measures them on the training images.
     """
 
-    def __init__(self, target: str | Path, root: Path | None = None):
+    def __init__(
+        self,
+        target: str | Path,
+        root: Path | None = None,
+        value_range: ValueRange | None = None,
+    ):
         self.target = target
         self.root = root
+        self._given_range = value_range
 
     @cached_property
     def _folder(self) -> Folder:
         return _find_folder(self.target, self.root)
+
+    @cached_property
+    def _arrays(self) -> ArrayFile:
+        return read_arrays(self.target, self._given_range)
+
+    @cached_property
+    def _value_range(self) -> ValueRange | None:
+        return self._given_range or range_of_files(self._folder.train)
 
     def split(self, split: Split) -> ImageSet:
         """Return the images of a split."""
@@ -154,7 +155,9 @@ class Source:
         """
         if self.target in ARRAY_DATASETS:
             return self.split("train"), self.split("val")
-        return (_with_class_words(self.target, self._folder.all_files()),)
+        if is_array_file(self.target):
+            return self._arrays.all_images()
+        return (self._finish(self._folder.all_files()),)
 
     def _find_split(self, split: Split) -> ImageSet:
         if self.target == "digits":
@@ -164,7 +167,13 @@ class Source:
         if self.target in ARRAY_DATASETS:
             name = str(self.target)
             return _cifar(name, find_dataset(name, self.root), split)
-        return _with_class_words(self.target, self._folder.split(split))
+        if is_array_file(self.target):
+            return self._arrays.split(split)
+        return self._finish(self._folder.split(split))
+
+    def _finish(self, files: FileSet) -> FileSet:
+        files = _with_class_words(self.target, files)
+        return replace(files, value_range=self._value_range)
 
 
 def resolve_source(target: str | Path, split: Split, root: Path | None = None) -> ImageSet:
@@ -196,9 +205,19 @@ def existing_folder(target: str | Path) -> Path:
     raise UserError(f"there is no dataset or folder {name!r}: {suggest(name, DATASET_NAMES)}")
 
 
+def holds_arrays(source: str | Path) -> bool:
+    """Return whether a source is a dataset of arrays or an array file: its images have one size."""
+    return source in ARRAY_DATASETS or is_array_file(source)
+
+
 def dataset_label(source: str | Path) -> str:
-    """Return a dataset's name, or a folder's name with a slash: a folder may be called cifar10."""
-    return str(source) if str(source) in DATASET_NAMES else f"{expand(source).resolve().name}/"
+    """Return the name of a dataset or an array file, or a folder's name with a slash.
+
+    A folder may be called cifar10.
+    """
+    if str(source) in DATASET_NAMES:
+        return str(source)
+    return expand(source).resolve().name + ("" if is_array_file(source) else "/")
 
 
 def find_dataset(name: str, root: Path | None = None) -> Path:

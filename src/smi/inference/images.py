@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from smi.data.folders import FileSet
-from smi.data.sources import all_images
+from smi.data.sources import Source
 from smi.data.store import open_store
 from smi.device import Precision, Runtime
 from smi.evaluation.features import batches_of_features
@@ -32,13 +32,16 @@ FeatureBatches = Generator[tuple[Tensor, Tensor], None, None]  # h [N, F] and it
 class AllImages:
     """Read all images of a folder or dataset in order, over all splits, with their names.
 
-    labels [n] is None unless every image has a label. Files are decoded when they are needed, and
-    not cached.
+    labels [n] is None unless every image has a label. value_range: scales images of more than 8
+    bits; it is that of the encoder or, if it has none, of these images. Files are decoded when they
+    are needed, and not cached.
     """
 
     def __init__(self, data: str | Path, encoder: Pretrained, runtime: Runtime):
         root = runtime.root or encoder.root  # the folder of the run's own dataset
-        self._sets = all_images(data, Path(root) if root else None)
+        source = Source(data, Path(root) if root else None, encoder.value_range)
+        self._sets = source.all_images()
+        self.value_range = self._sets[0].value_range
         self._stores = [
             open_store(
                 images,
@@ -120,7 +123,7 @@ class AllImages:
         split, row = self._locate(place)
         images = self._sets[split]
         picture = (
-            thumbnail_of_file(images.root / images.entries[row].path)
+            thumbnail_of_file(images.root / images.entries[row].path, self.value_range)
             if isinstance(images, FileSet)
             else thumbnail(self._stores[split][[row]][0])
         )

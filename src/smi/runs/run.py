@@ -55,6 +55,7 @@ class Facts:
     started: str | None = None
     num_images: int | None = None
     resolution: int | None = None  # pixels per side of the stored images
+    value_range: list[float] | None = None  # what became 0 and 255 of more than 8 bits
     root: str | None = None  # folder of named datasets
     world_size: int | None = None
     batch_per_device: int | None = None

@@ -232,12 +232,10 @@ def _configure(
 
 
 def absolute_source(source: str | Path) -> str:
-    """Return the absolute path of a folder, so that a configuration works from anywhere."""
-    folder = expand(source)
+    """Return the absolute path of a folder or file, so that a configuration works anywhere."""
+    path = expand(source)
     return (
-        str(folder.resolve())
-        if str(source) not in DATASET_NAMES and folder.is_dir()
-        else str(source)
+        str(path.resolve()) if str(source) not in DATASET_NAMES and path.exists() else str(source)
     )
 
 

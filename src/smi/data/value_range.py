@@ -1,0 +1,123 @@
+"""Find the values that become 0 and 255 in images of more than 8 bits: percentiles of a sample.
+
+The upper byte of a 12-bit image in a 16-bit file would be nearly black, and floats have no range of
+their own. One range serves all images of a dataset; it comes from the training images.
+"""
+
+import functools
+import math
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from smi.data.decoder import FORMATS, ValueRange, is_deep
+from smi.data.folders import FileSet
+from smi.data.listing import Entry
+from smi.terminal import announce
+
+PERCENTILES = (0.1, 99.9)
+NUM_SAMPLED_IMAGES = 64  # spread evenly over the dataset
+SAMPLED_SIDE = 256  # pixels per side that are used of a large image, at even distances
+IMAGES_PER_CHUNK = 256  # images of an array that are scaled at once
+DEEP_SUFFIXES = (".png", ".tif", ".tiff")  # of files that can have more than 8 bits
+
+
+def range_of_files(files: FileSet) -> ValueRange | None:
+    """Measure a sample of files; return None if none of them has more than 8 bits.
+
+    Only the headers of 8-bit files are read.
+    """
+    step = math.ceil(len(files) / NUM_SAMPLED_IMAGES)
+    entries = tuple(
+        entry
+        for entry in files.entries[::step]
+        if os.path.splitext(entry.path)[1].lower() in DEEP_SUFFIXES
+    )
+    return _measure_files(str(files.root), entries)
+
+
+@functools.lru_cache(maxsize=16)  # several commands open the same folder more than once
+def _measure_files(root: str, entries: tuple[Entry, ...]) -> ValueRange | None:
+    images = []
+    is_reduced = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about metadata and enormous images
+        for entry in entries:
+            try:
+                with Image.open(f"{root}/{entry.path}", formats=FORMATS) as image:
+                    if is_deep(image.mode):
+                        images.append(_thinned(np.asarray(image)))
+                    is_reduced |= not is_deep(image.mode) and ";16" in str(image.tile)
+            except Exception:  # a damaged file can raise anything; decoding it will report it
+                continue
+    if is_reduced:
+        announce(
+            "warning: 16-bit colour images: Pillow reads only the upper byte of each channel, so "
+            "12-bit images are dark; an .npy file of uint16 [n, H, W, 3] would be scaled instead"
+        )
+    return _measure(images, "files")
+
+
+def range_of_array(images: NDArray[Any]) -> ValueRange | None:
+    """Measure a sample of images [n, C, H, W]; return None if no value is finite.
+
+    A fourth channel is opacity, and does not count.
+    """
+    step = math.ceil(len(images) / NUM_SAMPLED_IMAGES)
+    return _measure([_thinned(image[:3]) for image in images[::step]], "images")
+
+
+def _thinned(image: NDArray[Any]) -> NDArray[Any]:
+    """Return pixels of [..., H, W] at even distances, so that large images need little memory."""
+    step = math.ceil(max(image.shape[-2:]) / SAMPLED_SIDE)
+    return image[..., ::step, ::step].copy()
+
+
+def _measure(images: Sequence[NDArray[Any]], unit: str) -> ValueRange | None:
+    """Return the percentiles of all values, and print them."""
+    kinds = sorted({_kind(image.dtype) for image in images})
+    values = np.concatenate([image.ravel() for image in images]) if images else np.empty(0)
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return None
+    low, high = map(float, np.percentile(values.astype(np.float64), PERCENTILES))
+    if values.dtype.kind in "iu":
+        low, high = math.floor(low), math.ceil(high)
+    if low == high:  # a single value, which becomes 0
+        high = low + max(1, abs(low))
+    shown = [f"{end:,}" if values.dtype.kind in "iu" else f"{end:.4g}" for end in (low, high)]
+    _announce_once(
+        f"{' and '.join(kinds)} images: values from {shown[0]} to {shown[1]} become 0 to 255 "
+        f"(percentiles {PERCENTILES[0]} and {PERCENTILES[1]} of {len(images)} {unit})"
+    )
+    return float(low), float(high)
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    return "floating-point" if dtype.kind == "f" else f"{8 * dtype.itemsize}-bit"
+
+
+@functools.lru_cache(maxsize=16)
+def _announce_once(sentence: str) -> None:
+    announce(sentence)
+
+
+def to_bytes(images: NDArray[Any], value_range: ValueRange) -> NDArray[np.uint8]:
+    """Scale images [n, ...] to bytes: the ends of the range become 0 and 255, NaN becomes 0.
+
+    The result equals that of the decoder for a file with the same values.
+    """
+    low, high = value_range
+    scale = 255 / (high - low)
+    offset = 0.5 - low * scale  # the conversion to integers cuts off decimals
+    scaled = np.empty(images.shape, dtype=np.uint8)
+    for start in range(0, len(images), IMAGES_PER_CHUNK):
+        chunk = images[start : start + IMAGES_PER_CHUNK].astype(np.float64)
+        chunk = (chunk * scale + offset).astype(np.float32)
+        scaled[start : start + IMAGES_PER_CHUNK] = np.nan_to_num(chunk, nan=0).clip(0, 255)
+    return scaled
