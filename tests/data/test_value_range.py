@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from smi.data import Store, load
+from smi.data.arrays import read_arrays
 from smi.data.cache import cache_folder
 from smi.data.decoder import decode
 from smi.data.describe import describe_folder
@@ -62,6 +63,16 @@ def test_a_file_and_an_array_give_the_same_bytes(
     assert np.array_equal(decoded, to_bytes(values[None], (low, low + width))[0])
     expected = np.clip((values.astype(np.float64) - low) / width, 0, 1) * 255
     assert np.abs(decoded - expected).max() <= 0.51
+
+
+def test_arrays_are_converted_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = RANDOM.integers(0, 5000, (11, 4, 6, 6)).astype(np.uint16)
+    np.save(tmp_path / "a.npy", deep)
+    at_once = read_arrays(tmp_path / "a.npy").train
+    for values in (1, 300):  # less than an image, two images
+        monkeypatch.setattr("smi.data.value_range.VALUES_PER_CHUNK", values)
+        in_chunks = read_arrays(tmp_path / "a.npy").train
+        assert np.array_equal(in_chunks.parts[0], at_once.parts[0])
 
 
 def test_nan_is_black_and_infinity_is_cut_off(tmp_path: Path) -> None:

@@ -35,10 +35,10 @@ from numpy.typing import NDArray
 
 from smi.data.decoder import ValueRange
 from smi.data.folders import Split, is_held_out
-from smi.data.value_range import IMAGES_PER_CHUNK, range_of_array, to_bytes
+from smi.data.value_range import chunks, range_of_array, to_bytes
 from smi.errors import UserError
 from smi.files import expand
-from smi.terminal import announce
+from smi.terminal import announce_once
 
 MAX_CHANNELS = 4
 FILE_NAME = re.compile(r"\.np[yz]$|idx\d[-.]ubyte(\.gz)?$", re.IGNORECASE)
@@ -339,11 +339,10 @@ def _without_opacity(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     if num_channels == 2:
         colours[:, :2] = images
         return colours
-    for start in range(0, num_images, IMAGES_PER_CHUNK):
-        chunk = images[start : start + IMAGES_PER_CHUNK].astype(np.uint16)
-        opacity = chunk[:, 3:]
-        blended = chunk[:, :3] * opacity + 255 * (255 - opacity)
-        colours[start : start + IMAGES_PER_CHUNK] = (blended + 127) // 255
+    for rows in chunks(images):
+        values = images[rows].astype(np.uint16)
+        opacity = values[:, 3:]
+        colours[rows] = (values[:, :3] * opacity + 255 * (255 - opacity) + 127) // 255
     return colours
 
 
@@ -368,7 +367,7 @@ def _checked_labels(loaded: _Loaded) -> NDArray[Any] | None:
             f"{labels.shape[0] if labels.ndim else 1:,} labels"
         )
     if labels.ndim > 1 or labels.dtype.kind not in "iubU":
-        announce(
+        announce_once(
             f"{loaded.name}: labels of type {labels.dtype} {list(labels.shape)} are not used; "
             "classes are one integer or one word for each image"
         )

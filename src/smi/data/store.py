@@ -56,7 +56,7 @@ def load(
     max_bad_share: float = MAX_BAD_SHARE,
     max_cache_bytes: int = MAX_CACHE_BYTES,
 ) -> "Store":
-    """Open the images of a named dataset or a folder.
+    """Open the images of a named dataset, a folder or an array file.
 
     store = load("cifar10", "val", root="data")
     images, labels = store[:100], store.labels[:100]

@@ -8,7 +8,7 @@ import functools
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,12 @@ from PIL import Image
 from smi.data.decoder import FORMATS, ValueRange, is_deep
 from smi.data.folders import FileSet
 from smi.data.listing import Entry
-from smi.terminal import announce
+from smi.terminal import announce_once
 
 PERCENTILES = (0.1, 99.9)
 NUM_SAMPLED_IMAGES = 64  # spread evenly over the dataset
 SAMPLED_SIDE = 256  # pixels per side that are used of a large image, at even distances
-IMAGES_PER_CHUNK = 256  # images of an array that are scaled at once
+VALUES_PER_CHUNK = 2**22  # of an array that are converted at once
 DEEP_SUFFIXES = (".png", ".tif", ".tiff")  # of files that can have more than 8 bits
 
 
@@ -38,11 +38,15 @@ def range_of_files(files: FileSet) -> ValueRange | None:
         for entry in files.entries[::step]
         if os.path.splitext(entry.path)[1].lower() in DEEP_SUFFIXES
     )
-    return _measure_files(str(files.root), entries)
+    value_range, sentences = _measure_files(str(files.root), entries)
+    for sentence in sentences:
+        announce_once(sentence)
+    return value_range
 
 
 @functools.lru_cache(maxsize=16)  # several commands open the same folder more than once
-def _measure_files(root: str, entries: tuple[Entry, ...]) -> ValueRange | None:
+def _measure_files(root: str, entries: tuple[Entry, ...]) -> tuple[ValueRange | None, list[str]]:
+    """Return the range of some files, and sentences about it."""
     images = []
     is_reduced = False
     with warnings.catch_warnings():
@@ -55,12 +59,12 @@ def _measure_files(root: str, entries: tuple[Entry, ...]) -> ValueRange | None:
                     is_reduced |= not is_deep(image.mode) and ";16" in str(image.tile)
             except Exception:  # a damaged file can raise anything; decoding it will report it
                 continue
-    if is_reduced:
-        announce(
-            "warning: 16-bit colour images: Pillow reads only the upper byte of each channel, so "
-            "12-bit images are dark; an .npy file of uint16 [n, H, W, 3] would be scaled instead"
-        )
-    return _measure(images, "files")
+    value_range, sentence = _measure(images, "files")
+    warning = (
+        "warning: 16-bit colour images: Pillow reads only the upper byte of each channel, so "
+        "12-bit images are dark; an .npy file of uint16 [n, H, W, 3] would be scaled instead"
+    )
+    return value_range, [*([sentence] if sentence else []), *([warning] if is_reduced else [])]
 
 
 def range_of_array(images: NDArray[Any]) -> ValueRange | None:
@@ -69,7 +73,10 @@ def range_of_array(images: NDArray[Any]) -> ValueRange | None:
     A fourth channel is opacity, and does not count.
     """
     step = math.ceil(len(images) / NUM_SAMPLED_IMAGES)
-    return _measure([_thinned(image[:3]) for image in images[::step]], "images")
+    value_range, sentence = _measure([_thinned(image[:3]) for image in images[::step]], "images")
+    if sentence:
+        announce_once(sentence)
+    return value_range
 
 
 def _thinned(image: NDArray[Any]) -> NDArray[Any]:
@@ -78,33 +85,28 @@ def _thinned(image: NDArray[Any]) -> NDArray[Any]:
     return image[..., ::step, ::step].copy()
 
 
-def _measure(images: Sequence[NDArray[Any]], unit: str) -> ValueRange | None:
-    """Return the percentiles of all values, and print them."""
+def _measure(images: Sequence[NDArray[Any]], unit: str) -> tuple[ValueRange | None, str]:
+    """Return the percentiles of all values, and a sentence about them."""
     kinds = sorted({_kind(image.dtype) for image in images})
     values = np.concatenate([image.ravel() for image in images]) if images else np.empty(0)
     values = values[np.isfinite(values)]
     if not len(values):
-        return None
+        return None, ""
     low, high = map(float, np.percentile(values.astype(np.float64), PERCENTILES))
     if values.dtype.kind in "iu":
         low, high = math.floor(low), math.ceil(high)
     if low == high:  # a single value, which becomes 0
         high = low + max(1, abs(low))
     shown = [f"{end:,}" if values.dtype.kind in "iu" else f"{end:.4g}" for end in (low, high)]
-    _announce_once(
+    sentence = (
         f"{' and '.join(kinds)} images: values from {shown[0]} to {shown[1]} become 0 to 255 "
         f"(percentiles {PERCENTILES[0]} and {PERCENTILES[1]} of {len(images)} {unit})"
     )
-    return float(low), float(high)
+    return (float(low), float(high)), sentence
 
 
 def _kind(dtype: np.dtype[Any]) -> str:
     return "floating-point" if dtype.kind == "f" else f"{8 * dtype.itemsize}-bit"
-
-
-@functools.lru_cache(maxsize=16)
-def _announce_once(sentence: str) -> None:
-    announce(sentence)
 
 
 def to_bytes(images: NDArray[Any], value_range: ValueRange) -> NDArray[np.uint8]:
@@ -116,8 +118,14 @@ def to_bytes(images: NDArray[Any], value_range: ValueRange) -> NDArray[np.uint8]
     scale = 255 / (high - low)
     offset = 0.5 - low * scale  # the conversion to integers cuts off decimals
     scaled = np.empty(images.shape, dtype=np.uint8)
-    for start in range(0, len(images), IMAGES_PER_CHUNK):
-        chunk = images[start : start + IMAGES_PER_CHUNK].astype(np.float64)
-        chunk = (chunk * scale + offset).astype(np.float32)
-        scaled[start : start + IMAGES_PER_CHUNK] = np.nan_to_num(chunk, nan=0).clip(0, 255)
+    for rows in chunks(images):
+        values = (images[rows].astype(np.float64) * scale + offset).astype(np.float32)
+        scaled[rows] = np.nan_to_num(values, nan=0).clip(0, 255)
     return scaled
+
+
+def chunks(images: NDArray[Any]) -> Iterator[slice]:
+    """Yield slices of images [n, ...] that are small enough to be converted in memory."""
+    size = max(1, VALUES_PER_CHUNK // max(1, images[:1].size))
+    for start in range(0, len(images), size):
+        yield slice(start, start + size)
