@@ -273,6 +273,7 @@ def test_a_damaged_idx_file(tmp_path: Path, compress: bool) -> None:
         (np.zeros((4, 8, 8), dtype=complex), "values of type complex128"),
         (np.zeros((0, 8, 8), dtype=np.uint8), "no images"),
         (np.zeros((4, 8, 0), dtype=np.uint8), "no images"),
+        (np.array(7, dtype=np.uint8), r"is \[\]: images are"),
         (np.zeros((4, 64), dtype=np.uint8), r"\[4, 64\]: images are \[n, H, W\]"),
         (np.zeros((4, 8, 8, 8), dtype=np.uint8), "1 to 4 channels"),
         (np.zeros((64, 64, 3), dtype=np.uint8), "like one image"),
@@ -287,7 +288,7 @@ def test_other_arrays_are_refused(
     if suffix == "npy":
         np.save(path, array)
     else:
-        np.savez(path, images=array)
+        np.savez(path, images=array, labels=np.arange(4))
     with pytest.raises(UserError, match=sentence) as error:
         load(path)
     assert "\n" not in str(error.value)

@@ -121,10 +121,9 @@ def read_arrays(target: str | Path, value_range: ValueRange | None = None) -> Ar
         raise UserError(f"there is no file {path}")
     with _reading(path):
         loaded = _read_idx(path) if _is_idx(path) else _read_numpy(path)
+    squares = [_squares(part.images, part.name) for part in loaded]
     labels = [_checked_labels(part) for part in loaded]
-    images, value_range = _as_bytes(
-        [_squares(part.images, part.name) for part in loaded], value_range, path
-    )
+    images, value_range = _as_bytes(squares, value_range, path)
     splits: tuple[Split, ...] = ("train", "val")
     sets = [
         ArraySet(path.name, split, (_three_channels(part),), value_range=value_range)
@@ -145,15 +144,16 @@ def read_arrays(target: str | Path, value_range: ValueRange | None = None) -> Ar
 
 def _hold_out(path: Path, images: NDArray[np.uint8], whole: ArraySet) -> ArrayFile:
     """Hold out a tenth of labelled images, in the same way as from a folder."""
-    held_out = np.zeros(len(images), dtype=bool)
-    if whole.labels is not None:
-        held_out[:] = [is_held_out(f"{i}") for i in range(len(images))]
-    if whole.labels is None or not held_out.any() or held_out.all():
+    labels = whole.labels
+    if labels is None:
+        return ArrayFile(path, whole, None)
+    held_out = np.array([is_held_out(f"{i}") for i in range(len(images))])
+    if not held_out.any() or held_out.all():
         return ArrayFile(path, whole, None)
 
     def part(split: Split, chosen: NDArray[np.bool_]) -> ArraySet:
         parts = (_three_channels(images[chosen]),)
-        return replace(whole, split=split, parts=parts, labels=whole.labels[chosen])  # type: ignore[index]
+        return replace(whole, split=split, parts=parts, labels=labels[chosen])
 
     return ArrayFile(path, part("train", ~held_out), part("val", held_out), whole)
 
@@ -213,8 +213,7 @@ def _read_npz(loaded: Mapping[str, NDArray[Any]], path: Path) -> list[_Loaded]:
     if len(images) != 1:
         held = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
         raise UserError(
-            f"{path} holds {held or 'nothing'}: "
-            "name its images x_train, train_images or images, as docs/data.md has it"
+            f"{path} holds {held or 'nothing'}: name its images x_train, train_images or images"
         )
     return [_Loaded(f"{images[0]} of {path.name}", arrays[images[0]])]
 
