@@ -2,7 +2,17 @@
 
 import pytest
 
-from smi.terminal import Progress, announce, duration, is_quiet, printable, quietly, say, suggest
+from smi.terminal import (
+    Progress,
+    announce,
+    announce_once,
+    duration,
+    is_quiet,
+    printable,
+    quietly,
+    say,
+    suggest,
+)
 
 
 def test_say_prints_on_stdout_and_announce_on_stderr(capsys):
@@ -25,6 +35,15 @@ def test_quietly_silences_both_and_ends_with_the_block(capsys):
     with quietly(False):
         say("d")
     assert capsys.readouterr() == ("d\n", "")
+
+
+def test_a_sentence_that_was_silenced_is_said_later_and_then_never_again(capsys):
+    with quietly():
+        announce_once("said once")
+    assert capsys.readouterr().err == ""
+    announce_once("said once")
+    announce_once("said once")
+    assert capsys.readouterr().err == "said once\n"
 
 
 def test_quietly_ends_after_an_error():

@@ -100,8 +100,9 @@ RECIPE = (
     option(
         "--data",
         "NAME|PATH|URL",
-        "a dataset's name, an image folder, a list of images, or shards; several with a pattern "
-        "such as 'photos/{a,b}' or 'shards/{000..099}.tar', or by repeating it",
+        "a dataset's name, an image folder, a list of images, an .npy, .npz or idx file, or "
+        "shards; several with a pattern such as 'photos/{a,b}' or 'shards/{000..099}.tar', or by "
+        "repeating it",
         action="append",
     ),
     option("--encoder", "NAME", "a timm name, resnet-small (see `smi encoders`) or an import path"),
@@ -160,7 +161,9 @@ SETTINGS = (  # options that are settings
 )
 ENCODER = option("source", "RUN", "a run's folder, an encoder file, or timm:NAME")
 TARGET = option(
-    "target", "NAME|PATH", "a dataset's name, or an image folder (./digits if it is a folder)"
+    "target",
+    "NAME|PATH",
+    "a dataset's name, an image folder (./digits if it is a folder) or an array file",
 )
 IMAGES = option("--data", "NAME|PATH", "images to use (default: those used for pretraining)")
 PROTOCOLS = option(
@@ -296,7 +299,12 @@ COMMANDS = (
         "Write the features of every image, in the order of the paths, as .npz or .parquet.",
         (
             ENCODER,
-            option("--data", "NAME|PATH|URL", "a dataset, folder, list or shards", required=True),
+            option(
+                "--data",
+                "NAME|PATH|URL",
+                "a dataset, folder, list, array file or shards",
+                required=True,
+            ),
             option(
                 "--out",
                 "FILE",
@@ -363,7 +371,7 @@ COMMANDS = (
     Command(
         "data",
         "smi.data.describe:describe_data",
-        "download a dataset by name, or describe an image folder",
+        "download a dataset by name, or describe an image folder or an array file",
         "Download a dataset by name (digits, cifar10, cifar100, stl10, imagenette, imagewoof; for "
         "imagenet it explains which files to put where), or describe any folder: its images, the "
         "files that cannot be read, and what pretraining would use.",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
+_announced: set[str] = set()
 
 
 @contextlib.contextmanager
@@ -42,6 +43,13 @@ def announce(sentence: str) -> None:
     """Print a warning or a status on stderr."""
     if not _silent.get():
         _console().print(sentence, highlight=False, soft_wrap=True, markup=False)
+
+
+def announce_once(sentence: str) -> None:
+    """Print a status on stderr, unless this process has printed it before."""
+    if sentence not in _announced and not _silent.get():
+        _announced.add(sentence)
+        announce(sentence)
 
 
 def printable(text: str) -> str:

@@ -10,6 +10,7 @@ from support.pictures import Draw
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMI_CACHE", str(tmp_path / "home"))
+    monkeypatch.setattr("smi.terminal._announced", set())
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from smi.inference.verify_export import sample_photographs
 from smi.nn import create_encoder
 from smi.nn.encoders import SMALL_RESNET_ARGUMENTS, STEM_SHAPES
 from smi.runs.checkpoint import save_encoder
-from smi.runs.encoder import source_path
+from smi.runs.encoder import read_weights, source_path
 
 TESTS = Path(__file__).parents[1]
 SMI = Path(sys.executable).with_name("smi")
@@ -423,6 +423,23 @@ def test_load_py_preprocesses_as_smi_does(tmp_path, size, resolution):
             atol=allowed,
             msg=lambda text, name=name: name + text,
         )
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "float32"])
+def test_load_py_scales_more_than_8_bits(tmp_path, dtype):
+    source = encoder_file(tmp_path, "support.homemade.Net", 8)
+    weights, about = read_weights(source)
+    save_encoder(source, weights, about | {"value_range": [100.5, 3000]})
+    folder = export(source, to="safetensors")
+    assert smi.load(folder).value_range == (100.5, 3000)
+    preprocess = runpy.run_path(str(folder / "load.py"))["preprocess"]
+    values = np.random.default_rng(0).integers(0, 4096, (20, 16)).astype(dtype)
+    Image.fromarray(values).save(tmp_path / "deep.tif")
+    with Image.open(tmp_path / "deep.tif") as opened:
+        found = preprocess(opened)
+    expected = smi.load(source).transform(tmp_path / "deep.tif")
+    assert expected.std() > 0.1
+    torch.testing.assert_close(found, expected, rtol=0, atol=CLOSE)
 
 
 # ------------------------------------------------------------------------------ whole or not at all

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -233,6 +234,19 @@ def test_neighbours_in_an_array_dataset_have_labels(pixels, tmp_path):
         sheet[top : top + TILE_SIDE, left : left + TILE_SIDE],
         sheet[top : top + TILE_SIDE, SHEET_MARGIN : SHEET_MARGIN + TILE_SIDE],
     )
+
+
+def test_queries_of_16_bits_are_scaled_as_the_folder_is(pixels, tmp_path):
+    (tmp_path / "cells").mkdir()
+    for i in range(6):
+        values = np.random.default_rng(i).integers(100, 3000, (8, 8)).astype(np.uint16)
+        Image.fromarray(values).save(tmp_path / "cells" / f"{i}.tif")
+    shutil.copy(tmp_path / "cells" / "4.tif", tmp_path / "query.tif")
+    found = neighbours(
+        pixels, data="cells", queries=["query.tif"], out="sheet.png", k=1, runtime=ONE_WORKER
+    )
+    assert found.rows[0][0].file == "4.tif"
+    assert found.rows[0][0].similarity == pytest.approx(1)
 
 
 def test_too_few_images_give_a_warning(pixels, flat, command):

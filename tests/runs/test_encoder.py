@@ -152,6 +152,27 @@ def test_the_transform_is_what_evaluation_reads(file, pictures):
     assert not torch.equal(x[0], x[2])  # on white
 
 
+def test_images_of_more_than_8_bits_are_scaled_as_in_pretraining(file, tmp_path):
+    weights, about = read_weights(file)
+    save_encoder(tmp_path / "deep.safetensors", weights, about | {"value_range": [100, 1120]})
+    encoder, before = smi.load(tmp_path / "deep.safetensors"), smi.load(file)
+    assert encoder.value_range == encoder.untrained().value_range == (100, 1120)
+    assert before.value_range is None
+    assert encoder.digest() != before.digest()
+    values = np.random.default_rng(0).integers(100, 1121, (24, 24)).astype(np.uint16)
+    Image.fromarray(values).save(tmp_path / "deep.png")
+    pixels = torch.from_numpy((values - 100 + 2) // 4).to(torch.uint8).expand(3, 24, 24)
+    with Image.open(tmp_path / "deep.png") as opened:
+        for image in (tmp_path / "deep.png", opened):
+            assert torch.equal(encoder.transform(image), encoder.transform(pixels))
+        upper = torch.from_numpy(values // 256).to(torch.uint8).expand(3, 24, 24)
+        assert torch.equal(before.transform(opened), before.transform(upper))
+    grey = np.full((24, 24), 7, dtype=np.uint8)
+    Image.fromarray(grey).save(tmp_path / "grey.png")
+    same = before.transform(torch.from_numpy(grey).expand(3, 24, 24))
+    assert torch.equal(encoder.transform(tmp_path / "grey.png"), same)
+
+
 def test_the_given_image_is_not_changed(file, pictures):
     with Image.open(pictures[0]) as image:
         smi.load(file).transform(image)

@@ -5,7 +5,8 @@
     <cache>/<name>/<key>/files.json     the rows of bad files, with the reasons
 
 `name` stands for the folder, the split, S and `keep`. `key` is a hash of the path, size and
-modification time of every file, so a changed file changes the key, and the new cache replaces the
+modification time of every file, and of the value range that scales images of more than 8 bits (it
+is in files.json, too), so a changed file changes the key, and the new cache replaces the
 old one. A cache is built under a lock and a temporary name, and renamed when all of it is on the
 disk. Squares are stored in the order of files, with empty rows for bad files; images of different
 shapes in the order in which they are decoded.
@@ -30,7 +31,7 @@ from threading import Event, Thread
 import numpy as np
 from numpy.typing import NDArray
 
-from smi.data.decoder import Keep, Target, reserve, stored_size
+from smi.data.decoder import Keep, Target, ValueRange, reserve, stored_size
 from smi.data.decoder_pool import FILES_PER_CHUNK, Decoders, Job, Reply, num_cores
 from smi.data.folders import FileSet, JobGroup
 from smi.data.shards import ShardSet
@@ -185,7 +186,8 @@ def _cache_name(files: FileSet | ShardSet, resolution: int, keep: Keep) -> str:
 
 
 def _cache_key(files: FileSet | ShardSet, resolution: int) -> str:
-    digest = hashlib.sha256(f"{DECODING_VERSION} {resolution}".encode())
+    scaled = f" {files.value_range}" if files.value_range is not None else ""
+    digest = hashlib.sha256(f"{DECODING_VERSION} {resolution}{scaled}".encode())
     files.update_digest(digest)
     return digest.hexdigest()[:32]
 
@@ -217,6 +219,7 @@ def _build(
             num_workers,
             keep=keep,
             row_bytes=row_bytes,
+            value_range=files.value_range,
         )
         with _flushing(images.fileno()):
             for row, reply in replies:
@@ -230,7 +233,12 @@ def _build(
     if keep == "aspect":
         np.save(partial / TABLE, table)
         sync(partial / TABLE)
-    contents = {"root": str(files.root), "resolution": resolution, "bad": bad}
+    contents = {
+        "root": str(files.root),
+        "resolution": resolution,
+        "value_range": files.value_range,
+        "bad": bad,
+    }
     (partial / "files.json").write_text(json.dumps(contents))
     sync(partial / "files.json")
     sync(partial)
@@ -265,6 +273,7 @@ def decode_all(
     *,
     keep: Keep,
     row_bytes: int = 0,
+    value_range: ValueRange | None = None,
 ) -> Iterator[tuple[int, Reply]]:
     """Yield the row and reply of every job in the order of completion, with a progress bar.
 
@@ -275,7 +284,9 @@ def decode_all(
     in_flight: dict[Future[list[Reply]], list[Job]] = {}
     with (
         Progress("decoding", total, "images") as progress,
-        Decoders(fd, resolution, num_workers, row_bytes=row_bytes) as decoders,
+        Decoders(
+            fd, resolution, num_workers, row_bytes=row_bytes, value_range=value_range
+        ) as decoders,
     ):
         for group in groups:
             if isinstance(group, tuple):

@@ -46,6 +46,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # JPEG includes MPO, se
 
 Keep = Literal["aspect", "square"]
 Target = str | tuple[str, int, int]  # a path or URL, or path, start and size
+ValueRange = tuple[float, float]  # the values that become 0 and 255
 MAX_ASPECT = 2  # longest side of a kept image, divided by its shorter side; the ends are cut off
 
 SQUARES_PER_PIECE = 16  # a worker reserves space for as many square images at a time
@@ -96,22 +97,27 @@ class Decoded:
     info: ImageInfo
 
 
-def decode(path: str, resolution: int) -> tuple[list[bytes], ImageInfo]:
+def decode(
+    path: str, resolution: int, value_range: ValueRange | None = None
+) -> tuple[list[bytes], ImageInfo]:
     """Decode the central square of a file to its red, green and blue bytes, each [S, S]."""
-    picture, info = decode_picture(path, resolution, "square")
+    picture, info = decode_picture(path, resolution, "square", value_range)
     return bands(picture), info
 
 
-def decode_picture(target: Target, resolution: int, keep: Keep) -> tuple[Image.Image, ImageInfo]:
+def decode_picture(
+    target: Target, resolution: int, keep: Keep, value_range: ValueRange | None = None
+) -> tuple[Image.Image, ImageInfo]:
     """Decode a file to an RGB image.
 
-    Transparent pixels become white. Only the first of several frames is read.
+    Transparent pixels become white. Only the first of several frames is read. value_range: scales
+    images of more than 8 bits; without it 16 bits keep the upper byte, and floats are refused.
     """
     source = source_of(target)
     try:
         with Image.open(source, formats=FORMATS) as image:
             info = ImageInfo(image.width, image.height, image.format or "", image.mode)
-            return _upright(image, resolution, keep), info
+            return _upright(image, resolution, keep, value_range), info
     except UnidentifiedImageError:
         size = os.path.getsize(source) if isinstance(source, str) else len(source.getvalue())
         raise UnreadableError(
@@ -144,9 +150,11 @@ def stored_size(target: Target | bytes, resolution: int, keep: Keep) -> tuple[in
         return _kept_size(image.size, resolution, keep)
 
 
-def planes(image: Image.Image, resolution: int) -> list[bytes]:
+def planes(
+    image: Image.Image, resolution: int, value_range: ValueRange | None = None
+) -> list[bytes]:
     """Return the red, green and blue bytes of the central square of an open image, each [S, S]."""
-    return bands(_upright(image, resolution, "square"))
+    return bands(_upright(image, resolution, "square", value_range))
 
 
 def bands(picture: Image.Image) -> list[bytes]:
@@ -154,7 +162,9 @@ def bands(picture: Image.Image) -> list[bytes]:
     return [picture.tobytes("raw", band) for band in "RGB"]
 
 
-def _upright(image: Image.Image, resolution: int, keep: Keep) -> Image.Image:
+def _upright(
+    image: Image.Image, resolution: int, keep: Keep, value_range: ValueRange | None
+) -> Image.Image:
     """Decode an open image, resize it and turn it upright."""
     if image.width * image.height > MAX_IMAGE_PIXELS:
         limit = MAX_IMAGE_PIXELS // 10**6
@@ -164,17 +174,24 @@ def _upright(image: Image.Image, resolution: int, keep: Keep) -> Image.Image:
     # A JPEG can be decoded at 1/2, 1/4 or 1/8 of its size for a fraction of the work.
     image.draft(image.mode, (resolution, resolution))
     image.load()
-    picture = _resize(_eight_bits(image), resolution, keep)
+    picture = _resize(_eight_bits(image, value_range), resolution, keep)
     transpose = _TRANSPOSE_OF_ORIENTATION.get(_orientation(image))
     return picture if transpose is None else picture.transpose(transpose)
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
+def is_deep(mode: str) -> bool:
+    """Return whether an image of this mode has more than 8 bits: integers, or floats."""
+    return mode.startswith("I") or mode == "F"
+
+
+def _eight_bits(image: Image.Image, value_range: ValueRange | None) -> Image.Image:
     """Convert an image to a mode that resizes well: L, RGB, RGBA or CMYK."""
     if image.mode in ("RGB", "L", "CMYK", "RGBA") and not (
         image.mode != "RGBA" and "transparency" in image.info
     ):
         return image
+    if is_deep(image.mode) and value_range is not None:
+        return _scale(image, value_range)
     if image.mode.startswith("I"):  # 16 bits, which some readers give as 32: keep the upper 8
         return image.convert("I").point(lambda value: value / 256).convert("L")
     if image.mode == "F":
@@ -182,6 +199,14 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     if image.mode == "1":
         return image.convert("L")
     return image.convert("RGBA" if image.has_transparency_data else "RGB")
+
+
+def _scale(image: Image.Image, value_range: ValueRange) -> Image.Image:
+    """Convert values to bytes: the ends of the range become 0 and 255, NaN becomes 0."""
+    low, high = value_range
+    scale = 255 / (high - low)
+    offset = 0.5 - low * scale  # the conversion to L cuts off decimals, and what is outside
+    return image.convert("F").point(lambda value: value * scale + offset).convert("L")
 
 
 def _kept_size(size: tuple[int, int], resolution: int, keep: Keep) -> tuple[int, int]:
@@ -259,6 +284,7 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets ctrl-C and closes our input
     fd, resolution, row_bytes = map(int, sys.argv[1:4])
+    value_range = (float(sys.argv[4]), float(sys.argv[5])) if len(sys.argv) > 4 else None
     space = _Space(fd, SQUARES_PER_PIECE * 3 * resolution**2)
     warnings.simplefilter("ignore")
     Image.MAX_IMAGE_PIXELS = None  # our own limit is checked instead
@@ -268,7 +294,9 @@ def main() -> None:
     for line in sys.stdin:
         keep, jobs = json.loads(line)
         answers = [
-            _answer(fd, row * row_bytes if row_bytes else space, target, resolution, keep)
+            _answer(
+                fd, row * row_bytes if row_bytes else space, target, resolution, keep, value_range
+            )
             for row, target in jobs
         ]
         _send(json.dumps(answers))
@@ -280,11 +308,16 @@ def _send(line: str) -> None:
 
 
 def _answer(
-    fd: int, place: "int | _Space", target: Target, resolution: int, keep: Keep
+    fd: int,
+    place: "int | _Space",
+    target: Target,
+    resolution: int,
+    keep: Keep,
+    value_range: ValueRange | None,
 ) -> list[object]:
     """Return the values of Decoded, [reason] of a bad file or [errno, text] of the disk."""
     try:
-        picture, info = decode_picture(target, resolution, keep)
+        picture, info = decode_picture(target, resolution, keep, value_range)
         planes = bands(picture)
     except UnreadableError as error:
         return [str(error)]

@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any
 
-from smi.data.decoder import Decoded, ImageInfo, Keep, Target
+from smi.data.decoder import Decoded, ImageInfo, Keep, Target, ValueRange
 
 Job = tuple[int, Target]  # with its row
 Reply = Decoded | str  # or the reason why the file is bad
@@ -40,13 +40,22 @@ class Decoders:
     """Decode files into the file open as `fd`; with fd -1 the pixels are discarded.
 
     Row r is written from byte r * row_bytes on. With row_bytes 0 every image is appended. The
-    workers start with the first jobs.
+    workers start with the first jobs. value_range: scales images of more than 8 bits.
     """
 
-    def __init__(self, fd: int, resolution: int, num_workers: int, *, row_bytes: int = 0):
+    def __init__(
+        self,
+        fd: int,
+        resolution: int,
+        num_workers: int,
+        *,
+        row_bytes: int = 0,
+        value_range: ValueRange | None = None,
+    ):
         self._fd = fd
         self._resolution = resolution
         self._row_bytes = row_bytes
+        self._value_range = value_range
         self._num_workers = num_workers
         self._idle: SimpleQueue[_Worker] = SimpleQueue()
         self._workers: list[_Worker] = []
@@ -55,7 +64,9 @@ class Decoders:
     def submit(self, jobs: Sequence[Job], keep: Keep = "square") -> "Future[list[Reply]]":
         """Send jobs to the next idle worker; the future holds one reply per job."""
         while len(self._workers) < self._num_workers:
-            self._workers.append(_Worker(self._fd, self._resolution, self._row_bytes))
+            self._workers.append(
+                _Worker(self._fd, self._resolution, self._row_bytes, self._value_range)
+            )
             self._idle.put(self._workers[-1])
         return self._threads.submit(self._run, jobs, keep)
 
@@ -90,9 +101,13 @@ class Decoders:
 class _Worker:
     """Run smi.data.decoder in a process, and restart it when it dies."""
 
-    def __init__(self, fd: int, resolution: int, row_bytes: int):
+    def __init__(
+        self, fd: int, resolution: int, row_bytes: int, value_range: ValueRange | None = None
+    ):
         self._fd = fd
-        self._arguments = [str(number) for number in (fd, resolution, row_bytes)]
+        self._arguments = [
+            str(number) for number in (fd, resolution, row_bytes, *(value_range or ()))
+        ]
         self._ready = False
         self._stopped = False
         self._starting = threading.Lock()  # a stopped worker must not start another process

@@ -1,4 +1,4 @@
-"""Describe a named dataset or a folder of images, as `smi data` prints it, without torch.
+"""Describe a dataset, an array file or a folder, as `smi data` prints it, without torch.
 
 print(describe_data("photos").text())
 """
@@ -8,22 +8,22 @@ import os
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from PIL import Image
 
+from smi.data.arrays import is_array_file, read_arrays
 from smi.data.cache import FILE_RESOLUTION, cache_bytes, decode_all, is_cached
-from smi.data.decoder import BadFile, Decoded, ImageInfo, source_of
+from smi.data.decoder import BadFile, Decoded, ImageInfo, ValueRange, source_of
 from smi.data.decoder_pool import Job, num_cores
 from smi.data.download import download
 from smi.data.folders import HELD_OUT_SHARE, MAX_BAD_SHARE, FileSet, Folder
-from smi.data.order import ShardOrder
 from smi.data.remote import join, read
 from smi.data.shards import Shards
 from smi.data.sources import ARCHIVES, DATASET_NAMES, ArraySet, find, resolve_source
+from smi.data.value_range import range_of_files
 from smi.files import cache_home
 from smi.terminal import printable, quietly
 
@@ -57,6 +57,8 @@ def describe_data(
     with quietly(quiet):
         if target in DATASET_NAMES:
             return describe_dataset(str(target), root)
+        if is_array_file(target):
+            return describe_arrays(target)
         found = find(target, root)
         return describe_shards(found) if isinstance(found, Shards) else describe_folder(found)
 
@@ -66,7 +68,7 @@ def describe_data(
 
 @dataclass(frozen=True)
 class DatasetDescription:
-    """Describe a named dataset."""
+    """Describe a named dataset or an array file."""
 
     name: str
     path: str | None
@@ -74,6 +76,7 @@ class DatasetDescription:
     splits: dict[str, int]
     classes: tuple[str, ...] | None
     pixels: int | None  # of a side; None if the files have different sizes
+    value_range: ValueRange | None = None  # what becomes 0 and 255, of more than 8 bits
 
     def plain(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary."""
@@ -87,6 +90,7 @@ class DatasetDescription:
             f"  location    {self.path or 'comes with scikit-learn, nothing to download'}",
             f"  splits      {_counts_text(self.splits)}",
             f"  classes     {_class_names_text(self.classes)}",
+            *_range_text(self.value_range),
             "",
             f"Pretraining would use {self.pretraining_images:,} images, without their labels.",
         ]
@@ -114,6 +118,20 @@ def describe_dataset(name: str, root: Path | None = None) -> DatasetDescription:
     )
 
 
+def describe_arrays(target: str | Path) -> DatasetDescription:
+    """Describe an array file."""
+    file = read_arrays(target)
+    return DatasetDescription(
+        name=file.train.name,
+        path=str(file.path),
+        pretraining_images=len(file.train),
+        splits={"train": len(file.train)} | ({"val": len(file.val)} if file.val else {}),
+        classes=file.train.classes,
+        pixels=file.train.parts[0].shape[-1],
+        value_range=file.train.value_range,
+    )
+
+
 # ------ folders
 
 
@@ -130,6 +148,7 @@ class FolderDescription:
     formats: dict[str, int]
     modes: dict[str, int]
     sides: tuple[int, float, int] | None  # minimum, median, maximum of the shorter side, in pixels
+    value_range: ValueRange | None  # what becomes 0 and 255, of more than 8 bits
     unreadable: list[BadFile]
     misnamed: list[BadFile]
     duplicates: list[list[str]]  # groups of files with the same bytes
@@ -159,6 +178,7 @@ class FolderDescription:
             f"  formats     {_counts_text(self.formats)}",
             f"  modes       {_counts_text(self.modes)}",
             f"  sizes       {_sides_text(self.sides)}",
+            *_range_text(self.value_range),
             f"  splits      {_counts_text(self.splits)}{held_out if self.held_out else ''}",
             f"  classes     {_class_counts_text(self.classes)}",
         ]
@@ -217,8 +237,6 @@ class ShardsDescription:
     sides: tuple[int, float, int] | None  # of the first images
     pretraining_images: int
     cached: bool
-    num_lanes: int  # at a batch of 256
-    num_block_shards: int
 
     def plain(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary."""
@@ -229,8 +247,7 @@ class ShardsDescription:
         reading = (
             f"decoded once into a cache at {FILE_RESOLUTION} px"
             if self.cached
-            else f"read in {self.num_lanes} lanes of {self.num_block_shards:,} shards at a time, "
-            "because a cache would be too large"
+            else "read some shards at a time, because a cache would be too large"
         )
         lines = [
             f"{self.path}: {self.num_shards:,} shards, {self.num_bytes / 1e6:,.0f} MB",
@@ -253,8 +270,6 @@ def describe_shards(shards: Shards) -> ShardsDescription:
         except Exception:  # a damaged image can raise anything
             continue
     train = shards.train
-    sizes = np.array([shard.num_bytes for shard in train.shards], dtype=np.int64)
-    order = ShardOrder(np.diff(train.starts), sizes, min(256, max(1, len(train))), 0)
     return ShardsDescription(
         path=shards.root,
         num_shards=sum(len(part.shards) for part in parts),
@@ -264,8 +279,6 @@ def describe_shards(shards: Shards) -> ShardsDescription:
         sides=(min(sides), statistics.median(sides), max(sides)) if sides else None,
         pretraining_images=len(train),
         cached=is_cached(train, FILE_RESOLUTION, cache_home() / "images"),
-        num_lanes=order.num_lanes,
-        num_block_shards=max(map(len, order.shards(0, 0, min(256, len(train))))),
     )
 
 
@@ -274,13 +287,21 @@ def describe_shards(shards: Shards) -> ShardsDescription:
 
 def describe_folder(folder: Folder) -> FolderDescription:
     """Read and decode every file of a folder, on all cores, and describe them."""
+    train = replace(folder.train, value_range=range_of_files(folder.train))
     splits = [folder.train, *([folder.val] if folder.val else [])]
     entries = [(files.split, entry) for files in splits for entry in files.entries]
     paths = [entry.path for _, entry in entries]
     jobs: list[Job] = [(row, join(str(folder.root), path)) for row, path in enumerate(paths)]
-    replies = dict(
-        sorted(decode_all(-1, CHECK_RESOLUTION, [jobs], len(jobs), num_cores(), keep="square"))
+    decoded = decode_all(
+        -1,
+        CHECK_RESOLUTION,
+        [jobs],
+        len(jobs),
+        num_cores(),
+        keep="square",
+        value_range=train.value_range,
     )
+    replies = dict(sorted(decoded))
     infos = {row: reply.info for row, reply in replies.items() if isinstance(reply, Decoded)}
     bad = {row: reply for row, reply in replies.items() if isinstance(reply, str)}
     sides = [min(info.width, info.height) for info in infos.values()]
@@ -296,6 +317,7 @@ def describe_folder(folder: Folder) -> FolderDescription:
         formats=_counts(info.format for info in infos.values()),
         modes=_counts(info.mode for info in infos.values()),
         sides=(min(sides), statistics.median(sides), max(sides)) if sides else None,
+        value_range=train.value_range,
         unreadable=[BadFile(paths[row], reason) for row, reason in bad.items()],
         misnamed=_misnamed({paths[row]: info for row, info in infos.items()}),
         duplicates=duplicates,
@@ -304,7 +326,7 @@ def describe_folder(folder: Folder) -> FolderDescription:
         unused=folder.num_images - len(entries),
         pretraining_images=sum(entries[row][0] == "train" for row in infos),
         resolution=FILE_RESOLUTION,
-        cached=is_cached(folder.train, FILE_RESOLUTION, cache_home() / "images"),
+        cached=is_cached(train, FILE_RESOLUTION, cache_home() / "images"),
         cache_bytes=cache_bytes(folder.train, FILE_RESOLUTION, "aspect"),
     )
 
@@ -354,9 +376,16 @@ def _counts_text(counts: dict[str, int]) -> str:
 
 def _class_names_text(classes: tuple[str, ...] | None) -> str:
     if classes is None:
-        return "not named"
+        return "none named"
     more = ", ..." if len(classes) > MAX_ITEMS_SHOWN else ""
     return f"{len(classes):,}: {', '.join(classes[:MAX_ITEMS_SHOWN])}{more}"
+
+
+def _range_text(value_range: ValueRange | None) -> list[str]:
+    if value_range is None:
+        return []
+    low, high = value_range
+    return [f"  values      {low:,.6g} to {high:,.6g} become 0 to 255"]
 
 
 def _class_counts_text(classes: dict[str, int] | None) -> str:

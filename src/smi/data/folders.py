@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from smi.data.decoder import Target
+from smi.data.decoder import Target, ValueRange
 from smi.data.decoder_pool import Job
 from smi.data.listing import SUFFIXES, Entry, Listing, scan
 from smi.data.remote import common_folder, join, list_files
@@ -36,7 +36,8 @@ MAX_BAD_SHARE = 0.1  # unreadable files, before a run stops
 class FileSet:
     """List the image files of one split of a dataset.
 
-    Paths are relative to `root`, a folder or a URL, or they are absolute.
+    Paths are relative to `root`, a folder or a URL, or they are absolute. value_range: the values
+    that become 0 and 255, if images have more than 8 bits.
     """
 
     name: str
@@ -45,6 +46,7 @@ class FileSet:
     entries: Listing
     labels: NDArray[np.int64] | None = None
     classes: tuple[str, ...] | None = None
+    value_range: ValueRange | None = None
 
     def __len__(self) -> int:
         return len(self.entries)

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smi.data.decoder import Target
+from smi.data.decoder import Target, ValueRange
 from smi.data.folders import VAL_FOLDERS, JobGroup, Split
 from smi.data.listing import SUFFIXES
 from smi.data.remote import (
@@ -425,6 +425,7 @@ class ShardSet:
     shards: tuple[Shard, ...]
     family: tuple[Shard, ...]  # also those of other splits, which have the same classes
     is_labelled: bool = True  # or labels are not looked for
+    value_range: ValueRange | None = None  # the values that become 0 and 255, of more than 8 bits
 
     def __len__(self) -> int:
         return int(self.starts[-1])

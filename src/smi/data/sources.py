@@ -1,4 +1,4 @@
-"""Find datasets by name or by path.
+"""Find datasets by name, folders and array files by path.
 
     smi data cifar10                 downloads and verifies it
     Source("cifar10").split("val")   finds it: arrays of pixels, files or shards
@@ -24,6 +24,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from smi.data.arrays import ArrayFile, is_array_file, read_arrays
+from smi.data.arrays import ArraySet as ArraySet
+from smi.data.decoder import ValueRange
 from smi.data.folders import (
     VAL_FOLDERS,
     FileSet,
@@ -45,35 +48,10 @@ from smi.data.remote import (
     list_files,
 )
 from smi.data.shards import SHARD_SUFFIXES, Shards, ShardSet, find_shards
+from smi.data.value_range import range_of_files
 from smi.errors import UserError
 from smi.files import data_home, expand
 from smi.terminal import suggest
-
-
-@dataclass(frozen=True)
-class ArraySet:
-    """Hold one split of a dataset of small images of one size, as parts of uint8 [n, 3, H, W].
-
-    Large parts are memory-mapped files.
-    """
-
-    name: str
-    split: Split
-    parts: tuple[NDArray[np.uint8], ...]
-    labels: NDArray[np.int64] | None = None
-    classes: tuple[str, ...] | None = None
-
-    def __len__(self) -> int:
-        return sum(map(len, self.parts))
-
-    def without_labels(self) -> "ArraySet":
-        """Return the images to pretrain on."""
-        return replace(self, split="pretrain", labels=None, classes=None)
-
-    def image_name(self, i: int) -> str:
-        """Return the split and the number of an image."""
-        return f"{self.split}/{i}"
-
 
 ImageSet = FileSet | ArraySet | ShardSet
 
@@ -161,19 +139,34 @@ CLASS_WORDS = {  # the words for ImageNet's class numbers in Imagenette and Imag
 
 
 class Source:
-    """Find the images of a dataset or a folder, without decoding them.
+    """Find the images of a dataset, a folder or an array file, without decoding files.
 
     A name wins over a folder with the same name: `./digits` is the folder. The files of a folder
-    are listed once, for all splits.
+    are listed once, for all splits. value_range: the values that become 0 and 255 in images of more
+    than 8 bits; None measures them on the training images.
     """
 
-    def __init__(self, target: str | Path, root: Path | None = None):
+    def __init__(
+        self,
+        target: str | Path,
+        root: Path | None = None,
+        value_range: ValueRange | None = None,
+    ):
         self.target = target
         self.root = root
+        self._given_range = value_range
 
     @cached_property
     def _found(self) -> Folder | Shards:
         return find(self.target, self.root)
+
+    @cached_property
+    def _arrays(self) -> ArrayFile:
+        return read_arrays(self.target, self._given_range)
+
+    @cached_property
+    def _value_range(self) -> ValueRange | None:
+        return self._given_range or range_of_files(self._found.train)
 
     def split(self, split: Split) -> ImageSet:
         """Return the images of a split."""
@@ -189,9 +182,12 @@ class Source:
         """
         if self.target in ARRAY_DATASETS:
             return self.split("train"), self.split("val")
+        if is_array_file(self.target):
+            return self._arrays.all_images()
         if isinstance(self._found, Shards):
-            return tuple(part for part in (self._found.train, self._found.val) if part is not None)
-        return (_with_class_words(self.target, self._found.all_files()),)
+            parts = (part for part in (self._found.train, self._found.val) if part is not None)
+            return tuple(self._finish(part) for part in parts)
+        return (self._finish(self._found.all_files()),)
 
     def _find_split(self, split: Split) -> ImageSet:
         if self.target == "digits":
@@ -201,8 +197,14 @@ class Source:
         if self.target in ARRAY_DATASETS:
             name = str(self.target)
             return _cifar(name, find_dataset(name, self.root), split)
-        images = self._found.split(split)
-        return images if isinstance(images, ShardSet) else _with_class_words(self.target, images)
+        if is_array_file(self.target):
+            return self._arrays.split(split)
+        return self._finish(self._found.split(split))
+
+    def _finish(self, files: FileSet | ShardSet) -> FileSet | ShardSet:
+        if isinstance(files, FileSet):
+            files = _with_class_words(self.target, files)
+        return replace(files, value_range=self._value_range)
 
 
 def resolve_source(target: str | Path, split: Split, root: Path | None = None) -> ImageSet:
@@ -320,12 +322,21 @@ def existing_folder(target: str | Path) -> Path:
     raise UserError(f"there is no dataset or folder {name!r}: {suggest(name, DATASET_NAMES)}")
 
 
+def holds_arrays(source: str | Path) -> bool:
+    """Return whether a source is a dataset of arrays or an array file: its images have one size."""
+    return source in ARRAY_DATASETS or is_array_file(source)
+
+
 def dataset_label(source: str | Path) -> str:
-    """Return a dataset's name, or a folder's name with a slash: a folder may be called cifar10."""
+    """Return the name of a dataset or a file, or a folder's name with a slash.
+
+    A folder may be called cifar10.
+    """
     text = str(source)
     if text in DATASET_NAMES or (text.startswith("hf:") and not is_url(text)):
         return text
-    if is_url(text) or text.endswith((*SHARD_SUFFIXES, *LIST_SUFFIXES)):
+    is_file = is_array_file(text) or text.endswith((*SHARD_SUFFIXES, *LIST_SUFFIXES))
+    if is_url(text) or is_file:
         return text.rstrip("/").rpartition("/")[2]
     return f"{expand(text).resolve().name}/"
 

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from smi.data.cache import FILE_RESOLUTION, MAX_CACHE_BYTES, is_cached, open_cache
-from smi.data.decoder import MAX_ASPECT, BadFile, Decoded, Keep, Target
+from smi.data.decoder import MAX_ASPECT, BadFile, Decoded, Keep, Target, ValueRange
 from smi.data.decoder_pool import FILES_PER_CHUNK, Decoders, Reply, num_cores
 from smi.data.folders import MAX_BAD_SHARE, FileSet, Split
 from smi.data.order import Order, Shuffled
@@ -59,7 +59,7 @@ def load(
     max_cache_bytes: int = MAX_CACHE_BYTES,
     first: int | None = None,
 ) -> "Store":
-    """Open the images of a named dataset, a folder, a list or shards.
+    """Open the images of a named dataset, a folder, a list, an array file or shards.
 
     store = load("cifar10", "val", root="data")
     images, labels = store[:100], store.labels[:100]
@@ -145,6 +145,7 @@ class Store(ABC):
     classes: tuple[str, ...] | None
     bad: list[BadFile]  # unreadable files; a streaming store lists those it has read so far
     keep: Keep = "square"  # "aspect": `start` returns whole images of files
+    value_range: ValueRange | None = None  # scales images of more than 8 bits to bytes
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -194,6 +195,7 @@ class ArrayStore(Store):
         self.name = images.name
         self.split = images.split
         self.classes = images.classes
+        self.value_range = images.value_range
         self.bad = []
         self.labels = None if images.labels is None else torch.from_numpy(images.labels)
         self.resolution = resolution or images.parts[0].shape[-1]
@@ -246,6 +248,7 @@ class CachedStore(Store):
         self.split = files.split
         self.classes = files.classes
         self.resolution = resolution
+        self.value_range = files.value_range
         self.bad = [
             BadFile(files.image_name(row), reason) for row, reason in sorted(reasons.items())
         ]
@@ -319,6 +322,7 @@ class StreamingStore(Store):
         self.split = files.split
         self.classes = files.classes
         self.resolution = resolution
+        self.value_range = files.value_range
         self.labels = None if files.labels is None else torch.from_numpy(files.labels)
         self.bad = []
         self._files = files
@@ -336,7 +340,13 @@ class StreamingStore(Store):
         self._free_rows: list[int] = []
         self._num_rows = 0
         row_bytes = 3 * resolution**2 * (MAX_ASPECT if keep == "aspect" else 1)
-        self._decoders = Decoders(self._fd, resolution, self._num_workers, row_bytes=row_bytes)
+        self._decoders = Decoders(
+            self._fd,
+            resolution,
+            self._num_workers,
+            row_bytes=row_bytes,
+            value_range=files.value_range,
+        )
         self._finalizer = weakref.finalize(self, _close, self._decoders, buffer)
 
     def __len__(self) -> int:

@@ -21,6 +21,7 @@ class Subset(Store):
         self.classes = store.classes
         self.bad = store.bad
         self.keep = store.keep
+        self.value_range = store.value_range
         self.labels = None if store.labels is None else store.labels[index]
         self._store = store
         self._index = index

@@ -133,6 +133,7 @@ def evaluate(
             labelled_data = labelled.open(
                 _choose_data(data, encoder, source),
                 resolution=encoder.resolution,
+                value_range=encoder.value_range,
                 root=runtime.root or encoder.root,
             )
             folder = _results_home(encoder.source)

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from smi.data import Store, load
+from smi.data.decoder import ValueRange
 from smi.data.folders import FileSet
 from smi.data.remote import LostError, read
 from smi.data.shards import ShardSet
-from smi.data.sources import ArraySet, ImageSet, dataset_label, resolve_source
+from smi.data.sources import ArraySet, ImageSet, Source, dataset_label
 from smi.data.subset import Subset
 from smi.errors import UserError
 from smi.evaluation.accuracy import TOP_RANK
@@ -114,25 +115,33 @@ class LabelledSource:
         self._num_workers = num_workers
         self._stack = ExitStack()
 
-    def open(self, data: str, *, resolution: int, root: str | Path | None) -> LabelledData:
+    def open(
+        self,
+        data: str,
+        *,
+        resolution: int,
+        root: str | Path | None,
+        value_range: ValueRange | None = None,
+    ) -> LabelledData:
         """Open the training and test images of a dataset.
 
         resolution: the size at which files are decoded. root: the folder of named datasets.
+        value_range: of the encoder, for images of more than 8 bits; None is that of the dataset.
         """
+        source = Source(data, Path(root) if root else None, value_range)
         described: dict[str, dict[str, Any]] = {}
 
         def open_split(split: Literal["train", "val"], part: str) -> Store:
-            images = resolve_source(data, split, Path(root) if root else None)
+            images = source.split(split)
             described[part] = {
                 "split": split,
                 "images": len(images),
                 "which": _fingerprint(images),
             }
             store = load(
-                data,
+                source,
                 split,
                 resolution=None if isinstance(images, ArraySet) else resolution,
-                root=root,
                 num_workers=self._num_workers,
             )
             self._stack.callback(store.close)

@@ -14,6 +14,7 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from smi.data.decoder import ValueRange
 from smi.errors import UserError
 from smi.evaluation.features import evaluation_mode
 from smi.figures.image_panel import add_picture
@@ -205,13 +206,16 @@ def _timm_maps(encoder: Pretrained, x: Tensor) -> list[Tensor]:
 
 
 def choose_images(
-    sample: Sample, resolution: int, count: int = NUM_ROWS
+    sample: Sample,
+    resolution: int,
+    count: int = NUM_ROWS,
+    value_range: ValueRange | None = None,
 ) -> tuple[Tensor, list[str]]:
     """Choose images of different classes, if there are classes.
 
     Returns uint8 [n, 3, S, S], and the class of each image, or its file name without classes.
     """
-    with sample.open(resolution) as (store, names):
+    with sample.open(resolution, value_range) as (store, names):
         if len(store) == 0:
             raise UserError(f"{sample.data} has no held-out images")
         generator = torch.Generator().manual_seed(sample.seed)

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from smi.data import Store, load
+from smi.data.decoder import ValueRange
 from smi.data.folders import Split
-from smi.data.sources import ArraySet, resolve_source
+from smi.data.sources import ArraySet, Source, resolve_source
 from smi.data.subset import Subset
 from smi.errors import UserError
 from smi.evaluation import batches_of_features
@@ -64,17 +65,20 @@ class Sample:
         return self
 
     @contextmanager
-    def open(self, resolution: int) -> Iterator[tuple[Store, list[str]]]:
+    def open(
+        self, resolution: int, value_range: ValueRange | None = None
+    ) -> Iterator[tuple[Store, list[str]]]:
         """Open a store of the chosen images, in the dataset's order, with a name for each.
 
-        Files are decoded when they are read.
+        Files are decoded when they are read. value_range: of an encoder, for images of more than
+        8 bits; None is that of the dataset.
         """
-        images = resolve_source(self.source, self.split, Path(self.root) if self.root else None)
+        source = Source(self.source, Path(self.root) if self.root else None, value_range)
+        images = source.split(self.split)
         store = load(
-            self.source,
+            source,
             self.split,
             resolution=None if isinstance(images, ArraySet) else resolution,
-            root=self.root,
             num_workers=self.num_workers,
             max_cache_bytes=0,
         )
@@ -100,7 +104,7 @@ class Features:
 
 def features(encoder: Pretrained, sample: Sample) -> Features:
     """Compute the features of a sample, and leave out images that cannot be read."""
-    with sample.open(encoder.resolution) as (store, names):
+    with sample.open(encoder.resolution, encoder.value_range) as (store, names):
         rows: list[Tensor] = []
         places: list[int] = []
         for h, readable in _readable_features(encoder, store):
@@ -112,7 +116,7 @@ def features(encoder: Pretrained, sample: Sample) -> Features:
 
 def feature_blocks(encoder: Pretrained, sample: Sample) -> Iterator[NDArray[np.float32]]:
     """Yield the features of a sample block by block, so that many images fit into memory."""
-    with sample.open(encoder.resolution) as (store, _):
+    with sample.open(encoder.resolution, encoder.value_range) as (store, _):
         for h, _ in _readable_features(encoder, store):
             yield h.numpy()
 

@@ -158,7 +158,7 @@ def _header(encoder: Pretrained, network: Network) -> dict[str, Any]:
         "mean": encoder.mean,
         "std": encoder.std,
         "about": encoder.origin(),
-    }
+    } | _value_range(encoder)
 
 
 def _preprocessing(encoder: Pretrained, network: Network, to: str) -> dict[str, Any]:
@@ -181,7 +181,12 @@ def _preprocessing(encoder: Pretrained, network: Network, to: str) -> dict[str, 
         "file": FORMATS[to].file,
         "encoder": network.settings,
         "origin": encoder.origin() | {"smi": __version__},
-    }
+    } | _value_range(encoder)
+
+
+def _value_range(encoder: Pretrained) -> dict[str, Any]:
+    """Return the values that become 0 and 255 in images of more than 8 bits, if there are any."""
+    return {} if encoder.value_range is None else {"value_range": list(encoder.value_range)}
 
 
 def _timm_config(encoder: Pretrained, network: Network) -> dict[str, Any]:

@@ -61,6 +61,7 @@ def _metadata(images: AllImages, encoder: Pretrained, precision: Precision) -> s
         "crop": kept_side(encoder.resolution, encoder.image_size),
         "mean": encoder.mean,
         "std": encoder.std,
+        "value_range": images.value_range,
         "precision": precision,
         "classes": images.classes,
         "smi": __version__,

@@ -16,7 +16,7 @@ from torch import Tensor
 from smi.data.folders import FileSet
 from smi.data.given import Given, as_path
 from smi.data.remote import is_url
-from smi.data.sources import ArraySet, ImageSet, all_images
+from smi.data.sources import ArraySet, ImageSet, Source
 from smi.data.store import open_store
 from smi.device import Precision, Runtime
 from smi.evaluation.features import batches_of_features
@@ -34,18 +34,20 @@ FeatureBatches = Generator[tuple[Tensor, Tensor], None, None]  # h [N, F] and it
 def find_images(data: Given, encoder: Pretrained, runtime: Runtime) -> tuple[ImageSet, ...]:
     """Find all images of a folder, dataset or other source."""
     root = runtime.root or encoder.root  # the folder of the run's own dataset
-    return all_images(as_path(data), Path(root) if root else None)
+    return Source(as_path(data), Path(root) if root else None, encoder.value_range).all_images()
 
 
 class AllImages:
     """Read all images of a folder or dataset in order, over all splits, with their names.
 
-    labels [n] is None unless every image has a label. Files are decoded when they are needed, and
-    not cached.
+    labels [n] is None unless every image has a label. value_range: scales images of more than 8
+    bits; it is that of the encoder or, if it has none, of these images. Files are decoded when they
+    are needed, and not cached.
     """
 
     def __init__(self, sets: Sequence[ImageSet], encoder: Pretrained, runtime: Runtime):
         self._sets = sets
+        self.value_range = self._sets[0].value_range
         self._stores = [
             open_store(
                 images,
@@ -126,7 +128,7 @@ class AllImages:
         split, row = self._locate(place)
         images = self._sets[split]
         picture = (
-            thumbnail_of_file(Path(images.location(row)))
+            thumbnail_of_file(Path(images.location(row)), self.value_range)
             if isinstance(images, FileSet) and not is_url(images.location(row))
             else thumbnail(self._stores[split][[row]][0])
         )

@@ -40,7 +40,12 @@ def preprocess(image):
     # A large JPEG is decoded at a fraction of its size, as in training.
     image.draft(image.mode, (side, side))
     image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I"):  # 16 bits: only the upper 8 are used
+    if (image.mode.startswith("I") or image.mode == "F") and "value_range" in ABOUT:
+        low, high = ABOUT["value_range"]  # these values become 0 and 255
+        scale = 255 / (high - low)
+        offset = 0.5 - low * scale
+        image = image.convert("F").point(lambda value: value * scale + offset).convert("L")
+    elif image.mode.startswith("I"):  # 16 bits: only the upper 8 are used
         image = image.convert("I").point(lambda value: value / 256).convert("L")
     elif image.has_transparency_data:
         image = image.convert("RGBA")

@@ -112,10 +112,11 @@ def neighbours(
         raise UserError("give at least one query image with --query")
     files = [expand(query) for query in as_list(queries)]
     encoder = load(source)
-    pictures = [thumbnail_of_file(file) for file in files]  # reports unreadable queries first
     device = runtime.choose_device()
     encoder.to(device)
     with quietly(quiet), AllImages(find_images(data, encoder, runtime), encoder, runtime) as images:
+        encoder.value_range = images.value_range  # queries are scaled in the same way
+        pictures = [thumbnail_of_file(file, images.value_range) for file in files]
         own = [images.places_of(file) for file in files]
         if any(is_same_file(out, file) for file in files) or images.places_of(out):
             raise UserError(f"{printable(str(out))} is one of the images: choose another --out")

@@ -10,7 +10,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from smi.data.decoder import FORMATS
+from smi.data.decoder import FORMATS, ValueRange
 from smi.runs.encoder import square
 from smi.terminal import printable
 from smi.views.png import INK_COLOUR, PAPER_COLOUR, draw_tile
@@ -41,14 +41,14 @@ class Tile:
     words: str
 
 
-def thumbnail_of_file(path: Path) -> Image.Image:
+def thumbnail_of_file(path: Path, value_range: ValueRange | None = None) -> Image.Image:
     """Return a thumbnail of the central square of a file, the part that an encoder sees."""
-    pixels = square(path, TILE_SIDE)
+    pixels = square(path, TILE_SIDE, value_range)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about metadata, which is not used
         with Image.open(path, formats=FORMATS) as image:
             side = min(image.size)
-    return thumbnail(pixels if side >= TILE_SIDE else square(path, side))
+    return thumbnail(pixels if side >= TILE_SIDE else square(path, side, value_range))
 
 
 def thumbnail(image: Tensor) -> Image.Image:

@@ -6,8 +6,15 @@ from pathlib import Path
 
 from smi.comparison.compare import Launch
 from smi.comparison.grid import Grid, GridRun, plan_grid
+from smi.data.arrays import is_array_file
 from smi.data.given import as_source
-from smi.data.sources import DATASET_NAMES, existing_folder, find_dataset, find_imagenet
+from smi.data.sources import (
+    DATASET_NAMES,
+    existing_folder,
+    find_dataset,
+    find_imagenet,
+    resolve_source,
+)
 from smi.device import Runtime
 from smi.errors import UserError
 from smi.files import expand
@@ -237,6 +244,8 @@ def require_dataset(source: str, runtime: Runtime) -> None:
     root = None if runtime.root is None else expand(runtime.root)
     if source == "imagenet":
         find_imagenet(root)
+    elif is_array_file(source):
+        resolve_source(source, "train")
     elif source not in DATASET_NAMES:
         existing_folder(source)
     elif source != "digits":

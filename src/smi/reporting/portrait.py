@@ -218,7 +218,7 @@ class PortraitMaker:
         readable: list[int] = []
         pictures: list[str] = []
         with (
-            sample.open(encoder.resolution) as (store, names),
+            sample.open(encoder.resolution, encoder.value_range) as (store, names),
             Progress("computing features", len(store), "images") as progress,
         ):
             for start in range(0, len(store), BATCH_SIZE):
@@ -270,7 +270,7 @@ class PortraitMaker:
 
     def _add_maps(self, encoder: Pretrained, sample: Sample) -> None:
         """Add energy maps of some images."""
-        images, captions = choose_images(sample, encoder.resolution, NUM_MAPS)
+        images, captions = choose_images(sample, encoder.resolution, NUM_MAPS, encoder.value_range)
         maps, places = energies(encoder, images)
         self.parts["maps"] = {
             "captions": captions,

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from smi.data import DATASET_NAMES
-from smi.data.decoder import FORMATS, decode, planes
+from smi.data.decoder import FORMATS, ValueRange, decode, planes
 from smi.device import device_of
 from smi.errors import UserError
 from smi.files import expand
@@ -53,6 +53,8 @@ class Pretrained(Encoder):
     mean, std: per channel, of pixels in [0, 1].
     resolution: pixels per side that files are decoded to, before their centre is cropped if this is
         more than image_size; None is image_size.
+    value_range: the values that become 0 and 255 in images of more than 8 bits, as in pretraining;
+        None if it had no such images.
     source: the folder of the run, or the file of weights.
     about: method, data, epoch, step and seed of the run, and whether this is a student beside the
         exported teacher.
@@ -68,6 +70,7 @@ class Pretrained(Encoder):
         mean: Triple,
         std: Triple,
         resolution: int | None = None,
+        value_range: Sequence[float] | None = None,
         source: Path,
         about: dict[str, Any] | None = None,
         root: str | None = None,
@@ -78,6 +81,7 @@ class Pretrained(Encoder):
         self.mean = mean
         self.std = std
         self.resolution = resolution or image_size
+        self.value_range = None if value_range is None else (value_range[0], value_range[1])
         self.source = source
         self.about = about or {}
         self.root = root
@@ -95,7 +99,9 @@ class Pretrained(Encoder):
             pixels = _check_pixels(images)
         else:
             sequence = [images] if isinstance(images, str | Path | Image.Image) else images
-            pixels = torch.stack([square(image, self.resolution) for image in sequence])
+            pixels = torch.stack(
+                [square(image, self.resolution, self.value_range) for image in sequence]
+            )
         return normalise(pixels.to(device_of(self, None)), self.mean, self.std, self.image_size)
 
     def off_the_shelf(self) -> "Pretrained | None":
@@ -115,6 +121,7 @@ class Pretrained(Encoder):
             settings=self.settings,
             image_size=self.image_size,
             resolution=self.resolution,
+            value_range=self.value_range,
             mean=self.mean,
             std=self.std,
             source=self.source,
@@ -134,6 +141,8 @@ class Pretrained(Encoder):
         The crop of evaluation follows from the two sizes; the protocol of a result names it.
         """
         preprocessing = [self.image_size, self.resolution, self.mean, self.std]
+        if self.value_range is not None:
+            preprocessing.append(self.value_range)
         digest = hashlib.sha256(json.dumps(preprocessing).encode())
         for name, tensor in sorted(self.network.state_dict().items()):
             digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
@@ -176,7 +185,9 @@ def load(source: str | Path, *, student: bool = False) -> Pretrained:
     return _load_file(path)
 
 
-def square(image: "str | Path | Image.Image", resolution: int) -> Tensor:
+def square(
+    image: "str | Path | Image.Image", resolution: int, value_range: ValueRange | None = None
+) -> Tensor:
     """Resize the shorter side of an image and crop the centre: uint8 [3, S, S].
 
     The pixels equal those of a store that decodes the same file.
@@ -185,9 +196,9 @@ def square(image: "str | Path | Image.Image", resolution: int) -> Tensor:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about metadata that are not used
             if isinstance(image, Image.Image):
-                bands = planes(_copy_undecoded(image), resolution)
+                bands = planes(_copy_undecoded(image), resolution, value_range)
             else:
-                bands = decode(str(expand(image)), resolution)[0]
+                bands = decode(str(expand(image)), resolution, value_range)[0]
     except Exception as error:  # a damaged file can fail anywhere in its decoder
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise UserError(f"{printable(str(image))} cannot be read: {printable(reason)}") from error
@@ -247,6 +258,7 @@ def _load_run(run: Run, *, student: bool) -> Pretrained:
         settings=settings,
         image_size=image_size,
         resolution=facts.resolution,
+        value_range=facts.value_range,
         mean=mean,
         std=std,
         source=run.folder,
@@ -316,6 +328,7 @@ def _load_file(path: Path, *, trusted: bool = False) -> Pretrained:
         settings=settings,
         image_size=image_size,
         resolution=about.get("resolution"),
+        value_range=about.get("value_range"),
         mean=tuple(mean),
         std=tuple(std),
         source=path,

@@ -77,6 +77,7 @@ class Facts:
     method: dict[str, Any] | None = None  # how the method describes itself
     requested_batch_size: int | None = None  # larger than that of config.yaml if it did not fit
     requested_seconds: float | None = None  # epochs and images of config.yaml fit into these
+    value_range: list[float] | None = None  # what became 0 and 255 of more than 8 bits
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> "Facts":

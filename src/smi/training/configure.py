@@ -10,7 +10,7 @@ from torch import Tensor
 
 from smi.config.resolve import read_recipe, resolve
 from smi.config.schema import SHORT, Config
-from smi.data.sources import ARRAY_DATASETS
+from smi.data.sources import holds_arrays
 from smi.errors import UserError
 from smi.files import expand
 from smi.nn import create_encoder
@@ -113,7 +113,7 @@ def _with_small_files(config: Config, start: Start) -> Config:
         config.views.size != CPU_VIEW_SIZE
         or not made_smaller
         or config.data.resolution is not None
-        or config.data.source in ARRAY_DATASETS
+        or holds_arrays(config.data.source)
     ):
         return config
     resolution = round(max(STORED_SHARE * config.views.size, size / KEPT_SHARE))

@@ -29,6 +29,7 @@ def collect_facts(job: Job, *, earlier: Facts, root: str | Path | None) -> Facts
         started=earlier.started or now,
         num_images=len(store),
         resolution=store.resolution,
+        value_range=None if store.value_range is None else list(store.value_range),
         root=str(expand(root).resolve()) if root else None,
         world_size=world_size(),
         batch_per_device=job.batches.batch_size,
@@ -96,6 +97,7 @@ def encoder_header(job: Job, step: int) -> dict[str, Any]:
     }
     if config.data.source in DATASET_NAMES:  # the path of a folder is private and useless elsewhere
         about["data"] = config.data.source
+    value_range = job.batches.store.value_range
     return {
         "encoder": config.encoder,
         "image_size": config.views.whole_size,
@@ -103,4 +105,4 @@ def encoder_header(job: Job, step: int) -> dict[str, Any]:
         "mean": policy.mean,
         "std": policy.std,
         "about": about,
-    }
+    } | ({} if value_range is None else {"value_range": value_range})
