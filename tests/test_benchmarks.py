@@ -35,6 +35,22 @@ def test_feeding(tmp_path):
     assert "| smi, 224 px, files |" in result.stdout
 
 
+def test_scale(tmp_path):
+    sizes = ["--files=60000", "--names=1000", "--shards=100", f"--folder={tmp_path}"]
+    result = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "scale.py"), *sizes, "--out", str(tmp_path / "a.json")],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    lines = json.loads((tmp_path / "a.json").read_text())["lines"]
+    assert [line["count"] for line in lines[:5]] == [60_000, 60_000, 256, 256, 60_000]
+    assert lines[4]["megabytes"] < 60_000 * 2048 * 4 / 1e6 / 4  # features are on the disk
+
+
 @pytest.mark.parametrize(
     ("check", "rows"),
     [("syncs", ["SMI", "BarlowTwins"]), ("views", ["cifar10", "pirl"]), ("memory", ["float32"])],

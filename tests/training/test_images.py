@@ -6,15 +6,22 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import smi
 from smi.config.resolve import resolve
+from smi.data.folders import is_held_out
 from smi.data.listing import scan
+from smi.data.shard_store import ShardStore
+from smi.data.shard_writer import write_shards
+from smi.data.sources import Source
 from smi.data.store import CachedStore, StreamingStore
+from smi.errors import UserError
 from smi.training.images import Images
 from smi.training.signals import Interrupted
 from support.digits import same_run
+from support.web import serving
 
 
 def test_validation_images_are_kept_from_training():
@@ -117,3 +124,60 @@ def test_the_settings_decide_how_files_are_kept(folder, monkeypatch):
     )
     assert isinstance(images.pretrain, StreamingStore)
     images.close()
+
+
+@pytest.fixture
+def shards(folder, tmp_path):
+    write_shards(folder, out=str(tmp_path / "shards"), size="4KB", quiet=True)
+    assert len(list((tmp_path / "shards").glob("train-*.tar"))) > 8
+    return tmp_path / "shards"
+
+
+def test_a_run_on_streamed_shards_resumes_to_the_bit(shards, tmp_path, monkeypatch):
+    """From the disk and from a server, whole and interrupted: the same weights and metrics."""
+    settings = {"data.cache_gb": 0.0}
+    run = pretrain(shards, tmp_path / "whole", **settings)
+    assert run.probes()[-1]["probe"]["images"] == len(Source(shards).split("val"))
+    reads = []
+    original = ShardStore._prepare
+
+    def stop_at_sixth(store, images):
+        reads.append(images)
+        if len(reads) == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(store, images)
+
+    monkeypatch.setattr(ShardStore, "_prepare", stop_at_sixth)
+    with pytest.raises(Interrupted):
+        pretrain(shards, tmp_path / "cut", **settings)
+    pretrain(shards, tmp_path / "cut", **settings)
+    same_run(tmp_path / "whole", tmp_path / "cut")
+    count = len(list(shards.glob("train-*.tar")))
+    with serving(shards) as web:
+        pattern = web.url(f"train-{{000000..{count - 1:06}}}.tar")
+        far = pretrain(pattern, tmp_path / "far", **settings)
+    assert smi.load(far).digest() == smi.load(run).digest()
+
+
+def test_single_images_cannot_be_chosen_from_streamed_shards(shards, tmp_path):
+    for name, value in (("data.images", 10), ("data.validation", 0.1)):
+        with pytest.raises(UserError, match=f"{name} chooses single images"):
+            pretrain(shards, tmp_path / "a", **{"data.cache_gb": 0.0, name: value})
+
+
+def test_images_from_python(tmp_path, monkeypatch):
+    """An array: pretrain, resume, evaluate and embed; another array is refused."""
+    monkeypatch.setenv("SMI_CACHE", str(tmp_path / "home"))
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 12, 12, 3), dtype=np.uint8)
+    labels = np.arange(60) % 2
+    run = pretrain((pixels, labels), tmp_path / "a")
+    assert run.probes()[-1]["probe"]["images"] == sum(is_held_out(str(i)) for i in range(60))
+    pretrain((pixels, labels), tmp_path / "a")  # finished: nothing to do
+    with pytest.raises(UserError, match="different configuration"):
+        pretrain((pixels[::-1], labels), tmp_path / "a")
+    found = smi.evaluate(run, data={"train": (pixels, labels), "test": (pixels[:20], labels[:20])},
+                         protocols=["knn"], quiet=True)  # fmt: skip
+    assert found.rows[0].results[0].protocol["test"]["images"] == 20
+    assert smi.evaluate(run, protocols=["knn"], quiet=True)  # on its own images, from the cache
+    smi.embed(run.folder, data=torch.from_numpy(pixels), out=tmp_path / "f.npz", quiet=True)
+    assert np.load(tmp_path / "f.npz")["features"].shape[0] == 60
