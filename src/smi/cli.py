@@ -249,6 +249,7 @@ COMMANDS = (
                 "values of a setting for all methods that have it, such as "
                 "redundancy_weight=0.01,0.1; or for one, SMI.redundancy_weight=0.01,0.1",
             ),
+            flag("--choose", "say which value of --sweep is best, without labels"),
             TIME,
             PROTOCOLS,
             LABELLED_IMAGES,

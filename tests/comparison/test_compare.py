@@ -694,6 +694,25 @@ def test_methods_are_compared_without_labels(unlabelled, tmp_path):
 
 
 @pytest.mark.usefixtures("_quick")
+def test_a_value_is_chosen_without_labels(unlabelled, capsys):
+    settings = {"sweep": "SMI.redundancy_weight=0.01,0.1", "choose": True}
+    comparison = compare(["SMI", "SimCLR"], seeds=1, **unlabelled, **settings)
+    scores = [row.runs[0].criteria["retrieval"] for row in comparison.rows[:2]]
+    best = comparison.rows[scores.index(max(scores))]
+    said = capsys.readouterr().out
+    assert (
+        f"by retrieval of views: SMI with redundancy_weight {best.value} ({max(scores):.1%}" in said
+    )
+    assert said.count("chosen without labels") == 1  # SimCLR has nothing to choose
+    assert "how far to trust it" in said
+    with pytest.raises(UserError, match="--choose chooses one of the values of --sweep"):
+        compare(["SMI"], **unlabelled, choose=True)
+    unlabelled["overrides"] |= {"log.probe_every": 0}
+    with pytest.raises(UserError, match=r"log\.probe_every must not be 0"):
+        compare(["SMI"], **unlabelled, **settings)
+
+
+@pytest.mark.usefixtures("_quick")
 def test_without_labels_the_start_has_a_row(unlabelled, tmp_path):
     network = timm.create_model("test_efficientnet", num_classes=3)
     torch.save(network.state_dict(), tmp_path / "w.pth")

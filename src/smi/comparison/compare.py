@@ -26,6 +26,7 @@ from time import perf_counter, sleep
 from typing import Any
 
 from smi import __version__
+from smi.comparison.choice import choose_values
 from smi.comparison.comparison import Comparison, OffTheShelf, Row, TrainedRun
 from smi.comparison.figure import write_comparison_figure
 from smi.comparison.grid import Grid, GridRun, check_same, plan_grid, with_fitted_epochs
@@ -124,6 +125,7 @@ def compare(
     protocols: Sequence[str] | None = None,
     images: int | None = None,
     time: str | None = None,
+    choose: bool = False,
     tables: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
     launch: Launch | None = None,
@@ -147,6 +149,7 @@ def compare(
     published: train each method as its authors do, instead of all methods alike.
     protocols, images: how each run is evaluated, as `evaluate` takes them.
     time: of each run, such as "10m", instead of epochs, as `pretrain` takes it.
+    choose: say which value of the sweep is best without labels, by the retrieval of views.
     tables: the folder of tables and figure; None is `out`. Several comparisons may share runs.
     overrides: settings of every run, for example {"epochs": 100}.
     launch: how the processes of each run are started; None starts one process per run.
@@ -158,6 +161,8 @@ def compare(
     with quietly(quiet):
         methods = [methods] if isinstance(methods, str) else methods
         _check(methods, seeds, overrides or {}, time, launch)
+        if choose and sweep is None:
+            raise UserError("--choose chooses one of the values of --sweep: give both")
         evaluate([], protocols=protocols, runtime=runtime)  # refuses unknown protocols
         settings = dict(overrides or {})
         if data is not None:
@@ -198,8 +203,12 @@ def compare(
             launch=launch,
             runtime=runtime,
         )
+        if choose and not grid.runs[0].config.log.probe_every:
+            raise UserError("--choose needs probes: log.probe_every must not be 0")
         comparison = runner.run()
         say(f"\nwritten to {folder}: table.md, table.csv, comparison.json, figure.html, runs/\n")
+        for sentence in choose_values(comparison) if choose else ():
+            say(sentence)
         return comparison
 
 
