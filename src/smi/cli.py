@@ -113,6 +113,7 @@ RECIPE = (
         "or local-dir:PATH (default: that of the recipe, or none)",
     ),
     count("--epochs", "E", "number of passes over the images"),
+    count("--steps", "N", "number of steps, instead of --epochs"),
     count("--batch-size", "N", "images per step, over all devices together"),
     flag("--published", "train each method as its authors do (the recipe's as_published)"),
     option(
@@ -153,6 +154,7 @@ SETTINGS = (  # options that are settings
     "encoder",
     "init",
     "epochs",
+    "steps",
     "batch_size",
     "precision",
     "accumulate",

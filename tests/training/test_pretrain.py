@@ -399,3 +399,23 @@ def test_the_configuration_is_readable(finished):
     config = yaml.safe_load((out / "config.yaml").read_text())
     assert config["method"]["name"] == "SMI"
     assert config["encoder"] == {"name": "support.homemade.Net"}
+
+
+def test_a_number_of_steps_instead_of_epochs(tmp_path, smi_here):
+    """Two and a half epochs: schedule, last checkpoint and diagnosis count in steps."""
+    settings = {"encoder": "support.homemade.Net", "method.widths": [8, 8], "data.images": 512}
+    settings |= {"batch_size": 128, "optimizer.warmup_epochs": 1.0, "log.every": 1}
+    run = smi.pretrain("digits", out=tmp_path / "a", overrides=settings | {"steps": 10}, quiet=True)
+    lines = run.metrics()
+    assert [line["step"] for line in lines] == list(range(1, 11))
+    assert run.facts.steps == 10
+    assert run.facts.epochs == 2.5
+    rates = [line["lr"] for line in lines]
+    assert rates.index(max(rates)) == 4  # after a warm-up of an epoch, which is 4 steps
+    assert rates[-1] < 0.1 * max(rates)  # the schedule ends with the run
+    assert smi.load(run).about["epoch"] == 2.5
+    assert "of 2.5" in smi.diagnose(run).text()
+    refused = smi_here("pretrain", "digits", "--out", tmp_path / "b", "--steps", 3, "--epochs", 2)
+    assert (refused.returncode, "not both" in refused.stderr) == (2, True)
+    refused = smi_here("pretrain", "digits", "--out", tmp_path / "b", "--steps", 3, "--time", "1m")
+    assert (refused.returncode, "not both" in refused.stderr) == (2, True)

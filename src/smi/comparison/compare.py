@@ -53,7 +53,7 @@ from smi.runs.collect import COMPARISON
 from smi.runs.restore import build_method, load_method, load_views
 from smi.runs.run import Run
 from smi.terminal import duration, is_quiet, quietly, say
-from smi.training.budget import check_time, parse_time
+from smi.training.budget import check_length, check_time, parse_time
 from smi.training.images import Images
 from smi.training.loggers import check_loggers
 from smi.training.pretrain import choose_recipe_for
@@ -237,6 +237,7 @@ def _check(
     for key in overrides:
         if SHORT.get(key, key) in ("method.name", "seed"):
             raise UserError(f"{key} cannot be set for all runs: use --methods and --seeds")
+    check_length(overrides)
     if time is not None:
         check_time(time, overrides)
     check_loggers(launch.loggers)

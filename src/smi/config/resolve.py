@@ -116,7 +116,7 @@ def check_config(config: Config) -> None:
             "log.probe_every must be above 0"
         )
     warmup = config.optimizer.warmup_epochs
-    if warmup >= config.epochs:
+    if config.steps is None and warmup >= config.epochs:
         raise UserError(
             f"optimizer.warmup_epochs ({warmup:g}) must be below epochs ({config.epochs})"
         )
@@ -132,6 +132,7 @@ def _check_numbers(config: Config) -> None:
         "log.save_every": config.log.save_every,
         "log.probe_images": config.log.probe_images,
         "accumulate": config.accumulate,
+        "steps": 1 if config.steps is None else config.steps,
     }
     if config.views.input_size is not None:
         positive["views.input_size"] = config.views.input_size

@@ -90,6 +90,7 @@ class Config:
     optimizer: Optimizer
     epochs: int
     batch_size: int  # on all devices together
+    steps: int | None = None  # of the whole run, instead of epochs
     init: Init = field(default_factory=Init)
     select: Literal["last", "best"] = "last"  # encoder to export: best is that of the best probe
     seed: int = 0

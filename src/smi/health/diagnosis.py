@@ -119,7 +119,7 @@ def context_of(run: Run) -> Context:
         batch_size=setup["batch_size"],
         embedding_dim=facts.embedding_dim,
         feature_dim=facts.feature_dim or 0,
-        epochs=finite_number(config, "epochs"),
+        epochs=facts.epochs or finite_number(config, "epochs"),
         description=MethodDescription.parse(description),
         started_from=_text_or_none(init.get("source")),
         statistics=_text_or_none(init.get("statistics")),

@@ -113,7 +113,7 @@ def shared_facts(runs: Sequence[Run], num_classes: Iterable[int]) -> Facts:
         ("Classes, for evaluation only", join_words(map(str, sorted(num_classes)))),
         ("Encoder", values(_describe_encoder)),
         ("Views", values(lambda run: run.facts.policy)),
-        ("Epochs", values(lambda run: run.config["epochs"])),
+        ("Epochs", values(lambda run: f"{run.facts.epochs or run.config['epochs']:g}")),
         ("Batch size", values(lambda run: run.config["batch_size"])),
         ("Optimizer", values(lambda run: _describe_optimizer(run.config))),
         ("As published", values(lambda run: yes(is_published(run))) if published else ""),

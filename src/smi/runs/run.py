@@ -79,6 +79,11 @@ class Facts:
     requested_seconds: float | None = None  # epochs and images of config.yaml fit into these
     value_range: list[float] | None = None  # what became 0 and 255 of more than 8 bits
 
+    @property
+    def epochs(self) -> float | None:
+        """Return the length of the whole run in epochs; None if it is not known."""
+        return self.steps / self.steps_per_epoch if self.steps and self.steps_per_epoch else None
+
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> "Facts":
         """Read a run.json of any version; unknown keys and values of a wrong type are ignored."""

@@ -58,10 +58,17 @@ def parse_time(text: str) -> float:
     return seconds
 
 
+def check_length(overrides: Mapping[str, Any]) -> None:
+    """Refuse two lengths of a run."""
+    if overrides.get("steps") is not None and overrides.get("epochs") is not None:
+        raise UserError("give --steps or --epochs, not both")
+
+
 def check_time(text: str, overrides: Mapping[str, Any] | None) -> float:
     """Return the seconds of a time, refusing settings that it decides."""
-    if (overrides or {}).get("epochs") is not None:
-        raise UserError("give --time or --epochs, not both: the time decides the epochs")
+    for name in ("epochs", "steps"):
+        if (overrides or {}).get(name) is not None:
+            raise UserError(f"give --time or --{name}, not both: the time decides the {name}")
     return parse_time(text)
 
 
@@ -174,6 +181,7 @@ def fit(config: Config, seconds: float, pace: Pace, *, num_images: int) -> Confi
     return replace(
         config,
         epochs=epochs,
+        steps=None,
         data=replace(config.data, images=images),
         optimizer=replace(config.optimizer, warmup_epochs=warmup),
     )

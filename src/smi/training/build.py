@@ -77,7 +77,7 @@ def build_job(
         precision=precision,
         scaler=create_scaler(precision, device),
         schedule=config.optimizer.schedule or method.schedule,
-        steps=config.epochs * steps_per_epoch,
+        steps=config.steps or config.epochs * steps_per_epoch,
         save_every=max(1, round(log.save_every * steps_per_epoch)),
         probe_every=max(1, round(log.probe_every * steps_per_epoch)) if log.probe_every else 0,
         probe=images.probe(views.policy, config, precision),

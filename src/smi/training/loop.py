@@ -40,7 +40,7 @@ def train(job: Job, journal: Journal, run: Run, facts: Facts, *, start: int = 0)
     config, method, optimizer = job.config, job.method, job.optimizer
     take = Step(job)
     selection = Selection(job, run)
-    warmup = config.optimizer.warmup_epochs / config.epochs
+    warmup = config.optimizer.warmup_epochs / (job.steps / job.batches.steps_per_epoch)
     final_lr = config.optimizer.final_lr
     with (
         stop_signals() as stop,

@@ -31,7 +31,7 @@ def plan_lines(
         f"{millions:.1f} M parameters are trained",
         f"  views      {job.views.policy.name}, {_views(job)} ({job.views.backend})",
         f"  batch      {config.batch_size}{_per_device(job)}; "
-        f"{job.steps:,} steps in {config.epochs} epochs",
+        f"{job.steps:,} steps in {job.steps / job.batches.steps_per_epoch:.4g} epochs",
         f"  optimizer  {optimizer.name}, {_learning_rates(job)}, "
         f"{_weight_decay(job)}, {job.schedule} after {warmup}{_clip(job)}",
         f"  device     {describe_device(job.device)}, {job.precision}",

@@ -36,6 +36,7 @@ from smi.runs.run import Facts, Run, is_run
 from smi.terminal import announce, quietly, say
 from smi.training.bar import Length
 from smi.training.budget import (
+    check_length,
     check_time,
     fit,
     fit_sentence,
@@ -205,6 +206,7 @@ def _requested(
 ) -> dict[str, Any]:
     """Return all requested settings by their names."""
     requested = dict(overrides or {})
+    check_length(requested)
     if data is not None:
         requested["data"] = as_source(data)
     if method is not None:

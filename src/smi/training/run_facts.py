@@ -77,7 +77,7 @@ def health_context(config: Config, facts: Facts) -> Context:
         batch_size=facts.batch_per_device or 0,
         embedding_dim=facts.embedding_dim,
         feature_dim=facts.feature_dim or 0,
-        epochs=config.epochs,
+        epochs=facts.epochs or config.epochs,
         description=MethodDescription.parse(facts.method or {}),
         started_from=config.init.source,
         statistics=config.init.statistics,
