@@ -277,7 +277,12 @@ COMMANDS = (
         "-m smi evaluate RUN.",
         (
             option("sources", "RUN", "run folders, encoder files, or timm:NAME", nargs="+"),
-            option("--data", "NAME|PATH", "labelled images (default: those used for pretraining)"),
+            option(
+                "--data",
+                "NAME|PATH|URL",
+                "labelled images (default: those used for pretraining); several by repeating it",
+                action="append",
+            ),
             PROTOCOLS,
             flag("--student", "evaluate the student of a DINO run, which exports its teacher"),
             flag(
@@ -305,8 +310,9 @@ COMMANDS = (
             option(
                 "--data",
                 "NAME|PATH|URL",
-                "a dataset, folder, list, array file or shards",
+                "a dataset, folder, list, array file or shards; several by repeating it",
                 required=True,
+                action="append",
             ),
             option(
                 "--out",
@@ -327,7 +333,13 @@ COMMANDS = (
         "Write a PNG with one row per query: the query, then its most similar images.",
         (
             ENCODER,
-            option("--data", "NAME|PATH", "images to search", required=True),
+            option(
+                "--data",
+                "NAME|PATH|URL",
+                "images to search; several by repeating it",
+                required=True,
+                action="append",
+            ),
             option(
                 "--query",
                 "IMAGE",

@@ -133,3 +133,52 @@ def test_paths_and_names_stay(tmp_path, monkeypatch):
 def test_mistakes_are_one_sentence(given, sentence):
     with pytest.raises(UserError, match=sentence):
         as_source(given)
+
+
+def test_every_picture_and_label_of_a_list_counts():
+    many = PICTURES * 7
+    changed = [*many[:101], PICTURES[0], *many[102:]]
+    labels = [0, 1] * 105
+    other = [*labels[:50], 1 - labels[50], *labels[51:]]
+    assert as_source(many) != as_source(changed)
+    assert as_source((many, labels)) != as_source((many, other))
+    assert as_source((many, torch.tensor(labels))) == as_source((many, labels))
+
+
+@pytest.mark.parametrize("mode", ["I", "F", "I;16"])
+def test_pictures_of_more_than_8_bits_are_scaled(mode):
+    values = np.linspace(0, 4000, SIDE * SIDE).reshape(SIDE, SIDE)
+    array = values.astype({"I": np.int32, "F": np.float32, "I;16": np.uint16}[mode])
+    pictures = [Image.fromarray(array) for _ in range(20)]
+    assert pictures[0].mode == mode
+    images = images_of(as_source(pictures))
+    assert images[0, 0].min() <= 2
+    assert images[0, 0].max() >= 253
+    assert 120 < images[0, 0].float().mean() < 135
+
+
+def test_three_splits_say_which_is_not_used(capsys):
+    given = {"train": Pairs(20), "validation": Pairs(5, offset=20), "test": Pairs(5, offset=25)}
+    source = Source(as_source(given))
+    assert source.split("val").labels.tolist() == LABELS[20:25].tolist()
+    assert "the split test is not used: validation is" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ([np.zeros((8, 8, 5), np.uint8)], r"an array \[8, 8, 5\], not an image"),
+        ([torch.zeros(3, 8, 8, dtype=torch.bfloat16)], "bfloat16 cannot be read"),
+        ({"test": PICTURES}, "must be called train"),
+    ],
+)
+def test_more_mistakes_are_one_sentence(given, sentence):
+    with pytest.raises(UserError, match=sentence):
+        as_source(given)
+
+
+def test_patterns_become_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert as_source("{a,b}/x") == f"{{{tmp_path}/a/x,{tmp_path}/b/x}}"
+    assert as_source("*/x.tar") == f"{tmp_path}/*/x.tar"
+    assert as_source("{/abs/a,b}") == f"{{/abs/a,{tmp_path}/b}}"

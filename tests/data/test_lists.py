@@ -170,8 +170,52 @@ def test_a_dataset_of_the_hub(tmp_path, monkeypatch):
     )
     found, name, _ = sources.find_on_hub("hf:me/birds")
     assert (len(found), name) == (3, "me/birds")
+    found, _, _ = sources.find_on_hub("hf:me/birds:train")
+    assert [path.rpartition("/")[2].split("-")[0] for path in found] == ["test", "train"]
     found, _, _ = sources.find_on_hub("hf:me/birds:extra")
-    assert [path.rpartition("/")[2].split("-")[0] for path in found] == ["extra", "test"]
+    assert [path.rpartition("/")[2].split("-")[0] for path in found] == ["extra"]
     monkeypatch.setattr(sources, "list_files", lambda url: iter(()))
     with pytest.raises(UserError, match="no Parquet files of images"):
         sources.find_on_hub("hf:me/none")
+
+
+def test_folders_inside_and_beside_one_another(tmp_path, draw):
+    for i in range(3):
+        draw(tmp_path / "photos" / f"{i}.png", seed=i)
+        draw(tmp_path / "photos" / "extra" / f"{i}.png", seed=10 + i)
+        draw(tmp_path / "set [1]" / f"{i}.png", seed=20 + i)
+    (tmp_path / "list.txt").write_text(f"{tmp_path}/photos/0.png\n")
+    for several in (
+        f"{tmp_path}/{{photos,photos/extra}}",
+        f"{{{tmp_path}/photos,{tmp_path}/list.txt}}",
+        f"{{{tmp_path}/set [1],{tmp_path}/photos}}",
+    ):
+        store = load(several, "pretrain", resolution=8)
+        assert len(store) >= 7
+        assert store.bad == []
+        store.close()
+    with pytest.raises(UserError, match="nothing is called like"):
+        Source(f"{tmp_path}/{{photos,none*}}").split("train")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.csv", "path,label\n,cat\n", "line 2 of .* has no path"),
+        ("a.csv", '"' + "x" * 200_000 + '"', "is not a table of paths"),
+        ("a.jsonl", "[" * 5000, "line 1 of"),
+        ("a.jsonl", '{"path": "a.png", "split": "dev"}', "called 'dev': it must be train or val"),
+    ],
+)
+def test_odd_lists_are_one_sentence(tmp_path, name, content, sentence):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=sentence):
+        Source(tmp_path / name).split("train")
+
+
+def test_odd_paths_are_bad_files(tmp_path, draw):
+    for i in range(3):
+        draw(tmp_path / f"{i}.png", seed=i)
+    (tmp_path / "a.txt").write_text("0.png\n1.png\n2.png\nnul\0.png\n../none.png\n")
+    store = load(tmp_path / "a.txt", resolution=8, max_bad_share=0.5)
+    assert [bad.path for bad in store.bad] == ["nul\0.png", "../none.png"]

@@ -1,11 +1,16 @@
 """Stream shards: every image once, nothing fetched twice, losses counted, resumed anywhere."""
 
+import errno
+import gc
 import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -233,3 +238,114 @@ def test_what_a_killed_process_has_left_is_used_or_removed(web, tmp_path):
     another.get(0)
     assert [path.name for path in tmp_path.glob("ring/*")] == ["b"]
     another.close()
+
+
+def rewritten(folder, tmp_path, **changed):
+    """Copy the shards, with other contents for some of them; the index stays."""
+    for path in folder.iterdir():
+        content = changed.get(path.stem, path.read_bytes())
+        if content is not None:
+            (tmp_path / path.name).write_bytes(content)
+    return tmp_path
+
+
+def tar_of(tmp_path, num_images, suffix=".jpg"):
+    write_tar(tmp_path / "made" / "a.tar", [(f"{i}{suffix}", jpeg(i)) for i in range(num_images)])
+    return (tmp_path / "made" / "a.tar").read_bytes()
+
+
+def test_a_shard_with_fewer_images_than_its_index_says(folder, tmp_path):
+    (tmp_path / "a").mkdir()
+    fewer = rewritten(folder, tmp_path / "a", **{"004": tar_of(tmp_path, 8)})
+    size = (fewer / "004.tar").stat().st_size
+    index = json.loads((fewer / "shards.json").read_text())
+    index["shards"][4]["bytes"] = size  # an index that is wrong only about the images
+    (fewer / "shards.json").write_text(json.dumps(index))
+    store = stream(fewer)
+    images = [Batches(store, 12, seed=0).batch(step).index for step in range(10)]
+    counts = Counter(torch.cat(images).tolist())
+    assert set(range(NUM_IMAGES)) - set(counts) == {48, 49}
+    assert [bad.reason for bad in store.bad] == ["the shard has fewer images"] * 2
+    store.close()
+
+
+def test_a_shard_without_images_is_lost(folder, tmp_path):
+    (tmp_path / "a").mkdir()
+    none = rewritten(folder, tmp_path / "a", **{"004": tar_of(tmp_path, 3, ".jxl")})
+    index = json.loads((none / "shards.json").read_text())
+    index["shards"][4]["bytes"] = (none / "004.tar").stat().st_size
+    (none / "shards.json").write_text(json.dumps(index))
+    store = stream(none)
+    batch = Batches(store, 12, seed=0)
+    images = torch.cat([batch.batch(step).index for step in range(10)])
+    assert not set(images.tolist()) & set(range(40, 50))
+    assert "holds no images" in store.bad[0].reason
+    store.close()
+
+
+def test_a_shard_that_only_the_index_knows_is_lost(folder, tmp_path):
+    (tmp_path / "a").mkdir()
+    missing = rewritten(folder, tmp_path / "a", **{"004": None})
+    store = stream(f"{missing}/{{000..011}}.tar")
+    batch = Batches(store, 12, seed=0)
+    images = torch.cat([batch.batch(step).index for step in range(10)])
+    assert set(range(NUM_IMAGES)) - set(images.tolist()) == set(range(40, 50))
+    store.close()
+    (missing / "shards.json").unlink()
+    with pytest.raises(UserError, match=r"the shard .*004\.tar cannot be read: No such file"):
+        stream(f"{missing}/{{000..011}}.tar")
+
+
+def test_all_shards_lost_is_one_sentence(web):
+    for shard in range(NUM_SHARDS):
+        web.faults[f"{shard:03}.tar"] = [404] * 1000
+    store = stream(all_of(web), max_bad_share=1)
+    with pytest.raises(UserError, match="12 of 12 shards"):
+        store[:]
+    store.close()
+
+
+def test_a_full_disk_is_not_a_lost_shard(web, monkeypatch):
+    class Full:
+        def get_file(self, *arguments):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    store = stream(all_of(web))
+    monkeypatch.setattr("smi.data.remote.open_filesystem", lambda url: (Full(), url))
+    with pytest.raises(UserError, match="no space left to copy"):
+        store[:]
+    assert store.bad == []
+    store.close()
+
+
+def test_a_store_that_is_forgotten_removes_what_it_fetched(web, tmp_path):
+    store = stream(all_of(web))
+    store[:3]
+    assert list((tmp_path / "home").glob("ring/*"))
+    del store
+    gc.collect()
+    assert not list((tmp_path / "home").glob("ring/*"))
+
+
+def test_parquet_is_shared_by_processes(tmp_path):
+    table = pa.table({"image": [{"bytes": jpeg(i), "path": None} for i in range(3)]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    shards = read_index([str(tmp_path / "a.parquet")])
+    first, second = (Ring(shards, tmp_path / "ring" / "a") for _ in range(2))
+    opened = first.get(0)
+    second.get(0)
+    second.close()
+    assert opened.path.read_bytes()[: opened.size[0]] == jpeg(0)
+    first.close()
+    assert not opened.path.exists()
+
+
+def test_closing_gives_up_a_fetch(web, tmp_path):
+    web.faults["000.tar"] = ["hang"] * 10
+    ring = Ring(read_index([web.url("000.tar")]), tmp_path / "ring" / "a")
+    ring.request([0])
+    while len(web.faults["000.tar"]) == 10:
+        time.sleep(0.01)
+    ring.close()
+    assert len(web.faults["000.tar"]) == 9  # it is not tried again
+    assert not (tmp_path / "ring" / "a").exists()

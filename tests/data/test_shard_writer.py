@@ -132,3 +132,28 @@ def test_a_foreign_index_is_not_overwritten(photos, tmp_path):
     with pytest.raises(UserError, match="is not an index of shards"):
         write_shards(photos, out=str(tmp_path / "out"))
     assert contents(tmp_path / "out") == {"shards.json": b'{"mine": 1}'}
+
+
+def test_shards_of_another_size_replace_those_before(photos, tmp_path):
+    out = tmp_path / "out"
+    (out / "mine").mkdir(parents=True)
+    write_shards(photos, out=str(out), size="8KB", quiet=True)
+    write_shards(photos, out=str(out), size="1GB", quiet=True)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "mine",
+        "shards.json",
+        "train-000000.tar",
+        "val-000000.tar",
+    ]
+    assert len(load(out, "train", resolution=8)) == 12
+
+
+def test_names_without_a_suffix_of_images_are_read_back(tmp_path, draw):
+    paths = [draw(tmp_path / f"{i}.png", seed=i) for i in range(3)]
+    for path in paths:
+        path.rename(path.with_suffix(".png_large"))
+    (tmp_path / "list.txt").write_text("\n".join(f"{i}.png_large" for i in range(3)))
+    write_shards(tmp_path / "list.txt", out=str(tmp_path / "out"), quiet=True)
+    images = Source(tmp_path / "out").split("train")
+    assert sorted(images.image_name(i) for i in range(3)) == [f"{i}.png_large" for i in range(3)]
+    assert load(tmp_path / "out", resolution=8)[:].shape == (3, 3, 8, 8)

@@ -1,4 +1,5 @@
 import json
+import os
 import tarfile
 
 import pyarrow as pa
@@ -132,7 +133,7 @@ def test_members_of_one_key_are_one_image(tmp_path):
     opened = open_shard(shard, tmp_path)
     assert shard.num_images == 3
     assert opened.names == ["x/1.jpg", "y/1.jpeg", "3.webp"]
-    assert opened.labels == [None, 7, None]
+    assert opened.labels == [None, "7", None]
     content = (tmp_path / "a.tar").read_bytes()
     assert content[opened.start[1] : opened.start[1] + opened.size[1]] == jpeg(3)
 
@@ -233,3 +234,85 @@ def test_few_shards_have_few_lanes(shards):
     assert store.order(8, 0).order.num_lanes == 4
     assert MAX_LANES == 8
     store.close()
+
+
+def labelled(*labels):
+    """Return the members of a tar file with a label each."""
+    return [
+        member
+        for i, label in enumerate(labels)
+        for member in (
+            (f"{i}.jpg", jpeg(i)),
+            (f"{i}.json", json.dumps({} if label is None else {"label": label}).encode()),
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "numbers"),
+    [
+        ((0, 10, 9), ("0", "9", "10"), [0, 2, 1]),
+        ((0, "cat", 1), ("0", "1", "cat"), [0, 2, 1]),
+        (("01", "1", "007"), ("01", "1", "007"), [0, 1, 2]),
+        ((0, 1, -1), None, None),
+        ((0, 1, None), None, None),
+        ((0, 1, [1]), None, None),
+        ((0, 1, 1.5), None, None),
+        (("9" * 5000, "8", "7"), ("7", "8", "9" * 200), [2, 1, 0]),
+    ],
+)
+def test_labels_of_any_kind(tmp_path, labels, classes, numbers):
+    write_tar(tmp_path / "set" / "a.tar", labelled(*labels))
+    images = Source(tmp_path / "set").split("train")
+    assert images.classes == classes
+    assert (None if images.labels is None else images.labels.tolist()) == numbers
+
+
+def test_words_in_parquet(tmp_path):
+    pictures = [{"bytes": jpeg(i), "path": None} for i in range(4)]
+    table = pa.table({"label": ["cat", "dog", "cat", "eel"], "image": pictures})
+    pq.write_table(table, tmp_path / "a.parquet")
+    images = Source(tmp_path / "a.parquet").split("train")
+    assert images.classes == ("cat", "dog", "eel")
+    assert images.labels.tolist() == [0, 1, 0, 2]
+
+
+def test_a_broken_shard_leaves_the_names_and_labels_of_others(shards):
+    read_index([str(path) for path in sorted(shards.glob("*.tar"))])  # kept in the cache
+    content = bytearray((shards / "train-001.tar").read_bytes())
+    content[:512] = b"x" * 512
+    info = (shards / "train-001.tar").stat()
+    (shards / "train-001.tar").write_bytes(content)
+    os.utime(shards / "train-001.tar", ns=(info.st_atime_ns, info.st_mtime_ns))
+    store = load(shards, "pretrain", resolution=16, max_bad_share=0.5)
+    assert [bad.path for bad in store.bad] == [f"train-001.tar/{row}" for row in range(4)]
+    assert load(shards, "val", resolution=16).labels.tolist() == [0, 1, 2, 3]
+    assert Source(shards).split("train").labels is None  # some images have none
+
+
+def test_a_rewritten_shard_of_the_same_size_is_counted_again(tmp_path):
+    path = tmp_path / "a.tar"
+    write_tar(path, [(f"{i}.jpg", b"x" * 100) for i in range(6)])
+    size = path.stat().st_size
+    assert read_index([str(path)])[0].num_images == 6
+    write_tar(path, [(f"{i}.jpg", b"x" * 100) for i in range(5)])
+    assert path.stat().st_size == size
+    assert read_index([str(path)])[0].num_images == 5
+
+
+def test_probes_read_the_headers_of_few_shards(shards):
+    """Of a head, only the first shards of each split are looked into."""
+    with serving(shards) as web:
+        pattern = web.url("{train-000,train-001,train-002,train-003,train-004,val-000}.tar")
+        source = Source(pattern)
+        whole = source.split("train")
+        web.gets.clear()
+        head = whole.head(3)
+        assert head.labels.tolist() == [0, 1, 2]
+        assert set(web.gets) <= {"train-000.tar", "val-000.tar"}
+
+
+def test_shards_without_images_are_one_sentence(tmp_path):
+    write_tar(tmp_path / "a.tar", [("1.txt", b"words")])
+    with pytest.raises(UserError, match="hold no images"):
+        load(tmp_path / "a.tar", resolution=8)

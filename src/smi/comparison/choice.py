@@ -20,7 +20,7 @@ def choose_values(comparison: Comparison) -> list[str]:
     for method, rows in groupby(comparison.rows, key=lambda row: row.method):
         sentence = _choose(comparison, method, list(rows))
         sentences += [sentence] if sentence else []
-    return [*sentences, TRUST] if sentences else []
+    return [*sentences, TRUST] if sentences else ["nothing to choose: no two values were probed"]
 
 
 def _choose(comparison: Comparison, method: str, rows: list[Row]) -> str:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from smi.data.decoder import Target, ValueRange
 from smi.data.decoder_pool import Job
 from smi.data.listing import SUFFIXES, Entry, Listing, scan
-from smi.data.remote import common_folder, join, list_files
+from smi.data.remote import common_folder, is_url, join, list_files
 from smi.errors import UserError
 from smi.files import expand
 
@@ -29,6 +29,7 @@ JobGroup = list[Job] | tuple[range, str]  # or rows that are lost, and the reaso
 TRAIN_FOLDERS = ("train", "training")
 VAL_FOLDERS = ("val", "valid", "validation", "test")
 HELD_OUT_SHARE = 0.1
+MAX_FETCHED_SAMPLE = 16  # images behind URLs, for their size
 MAX_BAD_SHARE = 0.1  # unreadable files, before a run stops
 
 
@@ -73,7 +74,8 @@ class FileSet:
             digest.update(os.fsencode(f"\0{entry.path}\0{entry.size} {entry.mtime_ns}"))
 
     def sample(self, count: int) -> Iterator[Target | bytes]:
-        """Yield some images, at even distances."""
+        """Yield some images, at even distances; few of those that must be fetched for it."""
+        count = min(count, MAX_FETCHED_SAMPLE) if is_url(str(self.root)) else count
         for entry in self.entries[:: math.ceil(len(self) / count)]:
             yield join(str(self.root), entry.path)
 
@@ -170,7 +172,8 @@ def join_folders(folders: Sequence[Folder]) -> Folder:
     """Join several folders: their splits and classes, by name."""
     roots = [str(folder.root) for folder in folders]
     root = common_folder([f"{root}/" for root in roots])
-    prefixes = [f"{own.removeprefix(root).lstrip('/')}/" for own in roots]
+    inner = [own.removeprefix(root).strip("/") for own in roots]
+    prefixes = [f"{path}/" if path else "" for path in inner]
     name = "+".join(folder.train.name for folder in folders)
     entries = Listing.joined(list(zip(prefixes, (f.entries for f in folders), strict=True)))
     starts = np.cumsum([0, *(len(folder.entries) for folder in folders)])
@@ -273,6 +276,24 @@ def class_names(entries: Listing, base: str, min_classes: int = 2) -> tuple[str,
             return None
         names.add(head)
     return tuple(sorted(names)) if len(names) >= min_classes else None
+
+
+def number_labels(
+    words: Sequence[str | None],
+    classes: tuple[str, ...] | None = None,
+) -> tuple[NDArray[np.int64] | None, tuple[str, ...] | None]:
+    """Return the numbers and names of classes; None if an image has no label, or all the same.
+
+    classes: all names, if other images have some of them; numbers sort as numbers.
+    """
+    if classes is None:
+        names = {word for word in words if word is not None}
+        by_number = all(name.isdecimal() for name in names)
+        classes = tuple(sorted(names, key=(lambda name: (int(name), name)) if by_number else None))
+    number = {name: i for i, name in enumerate(classes)}
+    if len(classes) < 2 or any(word not in number for word in words):
+        return None, None
+    return np.array([number[word] for word in words if word is not None], dtype=np.int64), classes
 
 
 def is_held_out(path: str) -> bool:

@@ -26,20 +26,20 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from smi.data.folders import VAL_FOLDERS
 from smi.data.listing import SUFFIXES
-from smi.data.remote import is_url
+from smi.data.remote import expand_braces, is_url
 from smi.data.shard_writer import Item, write_tar
 from smi.data.shards import INDEX
 from smi.data.sources import DATASET_NAMES
 from smi.errors import UserError
 from smi.files import cache_home, disk_errors, expand, lock, write_json, write_whole
-from smi.terminal import Progress
+from smi.terminal import Progress, announce
 
 NUM_HASHED_ITEMS = 64
 ITEMS_PER_SHARD = 4096
 IMAGE_KEYS = ("image", "img", "pixel_values", "jpg", "png")
 LABEL_KEYS = ("label", "labels", "fine_label", "cls", "target")
-SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "val"}
 
 Given = Any  # a source, arrays, tensors, images, paths, a dataset, or a mapping of these by split
 
@@ -49,7 +49,7 @@ def as_source(data: Given) -> str:
     if isinstance(data, str | os.PathLike):
         return absolute(data)
     if isinstance(data, Mapping):
-        return _by_split({_split_name(name): part for name, part in data.items()})
+        return _by_split(_named_splits(data))
     if isinstance(data, Sequence) and data and all(_is_path(item) for item in data):
         paths = [os.fspath(item) for item in data]
         if not any(os.path.splitext(path)[1].lower() in SUFFIXES for path in paths):
@@ -70,10 +70,12 @@ def absolute(source: str | os.PathLike[str]) -> str:
     path = expand(text)
     if path.exists():
         return str(path.resolve())
-    parent, name = os.path.split(str(path))
-    if any(sign in name for sign in "{*?[") and os.path.isdir(parent or "."):
-        return os.path.join(os.path.abspath(parent or "."), name)
-    return text
+    if not any(sign in text for sign in "{*?["):
+        return text
+    if text.startswith("{"):  # some of its parts may be absolute
+        parts = (p if is_url(p) else os.path.abspath(expand(p)) for p in expand_braces(text))
+        return "{" + ",".join(parts) + "}"
+    return os.path.abspath(path)
 
 
 def _is_path(item: object) -> bool:
@@ -92,10 +94,17 @@ def _several(paths: list[str]) -> str:
     return "{" + ",".join(map(absolute, paths)) + "}"
 
 
-def _split_name(name: object) -> str:
-    if name not in SPLITS:
-        raise UserError(f"a split of the images is called train, val or test, not {name!r}")
-    return SPLITS[str(name)]
+def _named_splits(data: Mapping[Any, Given]) -> dict[str, Given]:
+    """Return the images of train and val; of val, validation and test, the first is val."""
+    for name in data:
+        if name not in ("train", *VAL_FOLDERS):
+            raise UserError(f"a split of the images is called train, val or test, not {name!r}")
+    if "train" not in data:
+        raise UserError("one of the splits must be called train")
+    held_out = [name for name in VAL_FOLDERS if name in data]
+    for name in held_out[1:]:
+        announce(f"the split {name} is not used: {held_out[0]} is")
+    return {"train": data["train"]} | ({"val": data[held_out[0]]} if held_out else {})
 
 
 def _by_split(parts: dict[str, Given]) -> str:
@@ -123,6 +132,7 @@ def _open(data: Given) -> "_Arrays | _Paths | _Items":
     labels = None
     if isinstance(data, tuple) and len(data) == 2 and not isinstance(data[0], str | os.PathLike):
         data, labels = data
+        labels = labels.tolist() if hasattr(labels, "tolist") else labels
     if labels is None and hasattr(data, "data") and hasattr(data, "targets"):  # torchvision's
         arrays = _array(data.data)
         if arrays is not None:
@@ -151,15 +161,22 @@ def _open(data: Given) -> "_Arrays | _Paths | _Items":
 
 def _array(data: Given) -> NDArray[Any] | None:
     """Return an array or a tensor of images as an array."""
-    if hasattr(data, "detach"):
-        data = data.detach().cpu().numpy()
+    data = _as_array(data)
     return data if isinstance(data, np.ndarray) and data.ndim >= 3 else None
 
 
+def _as_array(value: Given) -> Given:
+    """Return a tensor as an array, and anything else as it is."""
+    if not hasattr(value, "detach"):
+        return value
+    try:
+        return value.detach().cpu().numpy()
+    except TypeError as error:
+        raise UserError(f"images of {value.dtype} cannot be read: give uint8") from error
+
+
 def _labels(labels: Given, count: int) -> NDArray[np.int64]:
-    if hasattr(labels, "detach"):
-        labels = labels.detach().cpu().numpy()
-    numbers = np.asarray(labels)
+    numbers = np.asarray(_as_array(labels))
     if numbers.shape != (count,) or numbers.dtype.kind not in "iu":
         raise UserError(
             f"{count:,} images need as many whole numbers as labels, not "
@@ -256,9 +273,16 @@ class _Items:
         kind = type(self.items)
         digest = hashlib.sha256(f"{kind.__module__}.{kind.__qualname__} {len(self.items)}".encode())
         digest.update(str(getattr(self.items, "_fingerprint", "")).encode())  # Hugging Face's
-        for i in range(0, len(self.items), max(1, len(self.items) // NUM_HASHED_ITEMS)):
-            item = self.item(i)
-            digest.update(item.content + str(item.label).encode())
+        digest.update(json.dumps(self.labels).encode())
+        is_list = isinstance(self.items, list | tuple)  # in memory, so all of it is hashed
+        step = 1 if is_list else max(1, len(self.items) // NUM_HASHED_ITEMS)
+        for i in range(0, len(self.items), step):
+            value = self.items[i]
+            if isinstance(value, Image.Image):
+                digest.update(f"{value.mode} {value.size}".encode() + value.tobytes())
+            else:
+                item = self.item(i)
+                digest.update(item.content + str(item.label).encode())
         return digest.digest()
 
     def item(self, i: int) -> Item:
@@ -275,8 +299,8 @@ class _Items:
             value, label = value
         if self.labels is not None:
             label = self.labels[i]
-        content = value if isinstance(value, bytes) else _encode(value)
-        return Item(f"{i}.png", content, None if label is None else str(label))
+        suffix, content = (".png", value) if isinstance(value, bytes) else _encode(value)
+        return Item(f"{i}{suffix}", content, None if label is None else str(label))
 
     @staticmethod
     def write(parts: "dict[str, _Items]", folder: Path, name: str) -> Path:
@@ -307,9 +331,9 @@ def _ranges(count: int) -> Iterator[range]:
         yield range(start, min(count, start + ITEMS_PER_SHARD))
 
 
-def _encode(value: object) -> bytes:
-    """Return an image as the bytes of a PNG file."""
-    array = value.detach().cpu().numpy() if hasattr(value, "detach") else value
+def _encode(value: object) -> tuple[str, bytes]:
+    """Return an image as the bytes of a file without loss, and the suffix of the file."""
+    array = _as_array(value)
     if isinstance(array, np.ndarray):
         if array.dtype != np.uint8:
             raise UserError(
@@ -318,13 +342,21 @@ def _encode(value: object) -> bytes:
             )
         if array.ndim == 3 and array.shape[0] in (1, 3, 4) and array.shape[2] not in (1, 3, 4):
             array = array.transpose(1, 2, 0)
-        value = Image.fromarray(
-            array.squeeze(2) if array.ndim == 3 and array.shape[2] == 1 else array
-        )
+        if array.ndim == 3 and array.shape[2] == 1:
+            array = array[..., 0]
+        try:
+            value = Image.fromarray(array)
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"an item of the dataset is an array {list(array.shape)}, not an image"
+            ) from error
     if not isinstance(value, Image.Image):
         raise UserError(f"an item of the dataset is a {type(value).__name__}, not an image")
+    file = io.BytesIO()
+    if value.mode in ("I", "F"):  # PNG has no place for these
+        value.save(file, "TIFF")
+        return ".tif", file.getvalue()
     if value.mode not in ("L", "RGB", "RGBA", "I;16", "1", "P", "LA"):
         value = value.convert("RGB")
-    file = io.BytesIO()
     value.save(file, "PNG", compress_level=1)
-    return file.getvalue()
+    return ".png", file.getvalue()

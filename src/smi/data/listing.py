@@ -93,7 +93,11 @@ class Listing(Sequence[Entry]):
     def joined(cls, parts: "Sequence[tuple[str, Listing]]") -> "Listing":
         """Join listings, with a prefix for the paths of each."""
         return cls.of(
-            Entry(prefix + entry.path, entry.size, entry.mtime_ns)
+            Entry(
+                entry.path if _is_absolute(entry.path) else prefix + entry.path,
+                entry.size,
+                entry.mtime_ns,
+            )
             for prefix, listing in parts
             for entry in listing
         )
@@ -159,6 +163,10 @@ class Listing(Sequence[Entry]):
             (rows["start"] - first).tolist(), rows["length"].tolist(), strict=True
         ):
             yield os.fsdecode(data[start : start + length])
+
+
+def _is_absolute(path: str) -> bool:
+    return path.startswith("/") or "://" in path
 
 
 def _decode(names: NDArray[np.uint8], row: Any) -> str:

@@ -18,7 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from smi.data.folders import VAL_FOLDERS, FileSet, Folder, Split, is_held_out
+from smi.data.folders import (
+    TRAIN_FOLDERS,
+    VAL_FOLDERS,
+    FileSet,
+    Folder,
+    Split,
+    is_held_out,
+    number_labels,
+)
 from smi.data.listing import Entry, Listing
 from smi.data.remote import is_url, join, read
 from smi.errors import UserError
@@ -60,9 +68,12 @@ def sort_labelled(
     split_names: list[str | None],
 ) -> Folder:
     """Sort listed images into splits: by their names, or by a hash of their paths."""
-    labels, classes = _labels_of(words)
+    labels, classes = number_labels(words)
+    for split in {name for name in split_names if name}:
+        if split not in (*TRAIN_FOLDERS, *VAL_FOLDERS):
+            raise UserError(f"a split of {name} is called {split!r}: it must be train or val")
     if any(split_names):
-        in_val = np.array([name in VAL_FOLDERS for name in split_names], dtype=bool)
+        in_val = np.array([split in VAL_FOLDERS for split in split_names], dtype=bool)
     else:
         in_val = np.zeros(len(entries), dtype=bool)
         if labels is not None:
@@ -84,25 +95,12 @@ def sort_labelled(
     )
 
 
-def _labels_of(
-    words: list[str | None],
-) -> "tuple[np.ndarray[Any, np.dtype[np.int64]] | None, tuple[str, ...] | None]":
-    """Return the numbers and names of classes; None if an image has no label or all the same."""
-    names = {word for word in words if word is not None}
-    if None in words or len(names) < 2:
-        return None, None
-    by_number = all(name.isdecimal() for name in names)
-    classes = tuple(sorted(names, key=int if by_number else str))
-    numbers = {name: i for i, name in enumerate(classes)}
-    return np.array([numbers[word] for word in words if word is not None], dtype=np.int64), classes
-
-
 def _look_up(root: Path | str, paths: Iterable[str]) -> Iterator[Entry]:
     for path in paths:
         location = join(str(root), path)
         try:
             info = None if is_url(location) else os.stat(location)
-        except OSError:  # the decoder will report it
+        except (OSError, ValueError):  # the decoder will report it; NUL is a ValueError
             info = None
         yield Entry(path, info.st_size if info else 0, info.st_mtime_ns if info else 0)
 
@@ -113,12 +111,12 @@ def _parse(location: str) -> Iterator[_Line]:
     except UnicodeDecodeError as error:
         raise UserError(f"{location} is not a list in UTF-8") from error
     suffix = os.path.splitext(location)[1].lower()
-    rows = [line for line in text.splitlines() if line.strip()]
+    rows = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
     if suffix == ".jsonl":
         return _parse_json(location, rows)
     if suffix == ".txt":
         return (_Line(path, label or None, None) for path, _, label in _cut(rows))
-    return _parse_csv(rows, "\t" if suffix == ".tsv" else ",")
+    return _parse_csv(location, rows, "\t" if suffix == ".tsv" else ",")
 
 
 def _cut(rows: list[str]) -> Iterator[tuple[str, str, str]]:
@@ -130,24 +128,31 @@ def _cut(rows: list[str]) -> Iterator[tuple[str, str, str]]:
 def _parse_json(location: str, rows: list[str]) -> Iterator[_Line]:
     for number, row in enumerate(rows, 1):
         try:
-            values = json.loads(row)
-            yield _line_of(values)
-        except (ValueError, AttributeError, TypeError, LookupError) as error:
+            yield _line_of(json.loads(row))
+        except (ValueError, AttributeError, TypeError, LookupError, RecursionError) as error:
             raise UserError(
                 f"line {number} of {location} is not an object with a path, such as "
                 '{"path": "cat/1.jpg", "label": "cat"}'
             ) from error
 
 
-def _parse_csv(rows: list[str], delimiter: str) -> Iterator[_Line]:
-    cells = list(csv.reader(rows, delimiter=delimiter))
+def _parse_csv(location: str, rows: list[str], delimiter: str) -> Iterator[_Line]:
+    try:
+        cells = list(csv.reader(rows, delimiter=delimiter))
+    except csv.Error as error:
+        raise UserError(f"{location} is not a table of paths: {error}") from error
     heads = [cell.strip().lower() for cell in cells[0]] if cells else []
-    if any(head in PATH_NAMES for head in heads):
-        for row in cells[1:]:
-            yield _line_of(dict(zip(heads, row, strict=False)))
-    else:
-        for row in cells:
-            yield _Line(row[0].strip(), row[1].strip() if len(row) > 1 else None, None)
+    has_heads = any(head in PATH_NAMES for head in heads)
+    for number, row in enumerate(cells[has_heads:], 1 + has_heads):
+        try:
+            label = row[1].strip() or None if len(row) > 1 else None
+            yield (
+                _line_of(dict(zip(heads, row, strict=False)))
+                if has_heads
+                else _Line(row[0].strip(), label, None)
+            )
+        except LookupError as error:
+            raise UserError(f"line {number} of {location} has no path") from error
 
 
 def _line_of(values: dict[str, Any]) -> _Line:

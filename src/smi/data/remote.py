@@ -7,6 +7,7 @@ attempts failed. A file that does not exist, or may not be read, is not tried ag
 """
 
 import contextlib
+import errno
 import glob
 import itertools
 import os
@@ -75,7 +76,13 @@ def open_filesystem(url: str) -> tuple[Any, str]:
 
     protocol = url.split("://", 1)[0]
     try:
-        system, path = fsspec.core.url_to_fs(url)
+        options: dict[str, Any] = {}
+        if protocol in ("http", "https"):  # slow is not broken, silent is
+            from aiohttp import ClientTimeout
+
+            limit = ClientTimeout(total=None, sock_connect=30, sock_read=TIMEOUT_SECONDS)
+            options["client_kwargs"] = {"timeout": limit}
+        system, path = fsspec.core.url_to_fs(url, **options)
     except ImportError as error:
         package, extra = PACKAGES.get(protocol, (protocol, ""))
         install = f"pip install 'smi-ssl[{extra}]'" if extra else f"install {package}"
@@ -103,39 +110,58 @@ def read(location: str, start: int = 0, stop: int | None = None) -> bytes:
     return _persist(location, get, size)
 
 
-def fetch(file: File, target: Path) -> None:
-    """Copy a remote file to the disk, whole or not at all."""
-    system, path = open_filesystem(file.location)
-    partial = target.with_name(f"{target.name}.partial")
+def fetch(file: File, target: Path, stopped: Callable[[], bool] = bool) -> None:
+    """Copy a remote file to the disk, whole or not at all.
 
-    def get() -> None:
+    stopped: when it returns True, nothing more is waited for.
+    """
+    system, path = open_filesystem(file.location)
+    partials: list[Path] = []
+
+    def get() -> Path:
+        # An attempt that was given up may still write, so each has a file of its own.
+        partial = target.with_name(f"{target.name}.{os.getpid()}-{len(partials)}.partial")
+        partials.append(partial)
         system.get_file(path, str(partial))
         size = partial.stat().st_size
         if size != file.num_bytes:
             raise OSError(f"{size:,} bytes came instead of {file.num_bytes:,}")
+        return partial
 
     try:
-        _persist(file.location, get, file.num_bytes)
-        partial.replace(target)
+        _persist(file.location, get, file.num_bytes, stopped).replace(target)
     finally:
-        partial.unlink(missing_ok=True)
+        for partial in partials:
+            partial.unlink(missing_ok=True)
 
 
-def _persist(location: str, act: Callable[[], T], num_bytes: int) -> T:
+def _persist(
+    location: str, act: Callable[[], T], num_bytes: int, stopped: Callable[[], bool] = bool
+) -> T:
     """Call `act` until it succeeds; raise LostError when it has failed too often."""
     pause = FIRST_PAUSE_SECONDS
     for attempt in range(1, NUM_ATTEMPTS + 1):
         try:
-            return _in_time(act, TIMEOUT_SECONDS + num_bytes / SLOWEST_BYTES_PER_SECOND)
+            return _in_time(act, TIMEOUT_SECONDS + num_bytes / SLOWEST_BYTES_PER_SECOND, stopped)
         except UserError:
             raise
         except Exception as error:  # every protocol has errors of its own
+            refuse_full_disk(error, location)
             reason = str(error) or type(error).__name__
-            if attempt == NUM_ATTEMPTS or not _may_pass(error):
+            if attempt == NUM_ATTEMPTS or stopped() or not _may_pass(error):
                 raise LostError(f"{location}: {reason}") from error
         time.sleep(pause)
         pause *= 2
     raise AssertionError("the last attempt returns or raises")
+
+
+def refuse_full_disk(error: Exception, location: str) -> None:
+    """Raise a UserError if the disk is full: no other attempt would succeed, and no other file."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        raise UserError(
+            f"there is no space left to copy {location}: free some, or move smi's cache folder "
+            "with SMI_CACHE"
+        ) from error
 
 
 def _may_pass(error: Exception) -> bool:
@@ -146,7 +172,7 @@ def _may_pass(error: Exception) -> bool:
     return not (isinstance(status, int) and 400 <= status < 500 and status not in (408, 429))
 
 
-def _in_time(act: Callable[[], T], seconds: float) -> T:
+def _in_time(act: Callable[[], T], seconds: float, stopped: Callable[[], bool]) -> T:
     """Call `act` in a thread, and stop to wait for it after some seconds."""
     results: list[T] = []
     errors: list[BaseException] = []
@@ -159,11 +185,13 @@ def _in_time(act: Callable[[], T], seconds: float) -> T:
 
     thread = threading.Thread(target=run, name="smi-remote", daemon=True)
     thread.start()
-    thread.join(seconds)
+    end = time.monotonic() + seconds
+    while thread.is_alive() and time.monotonic() < end and not stopped():
+        thread.join(min(0.2, seconds))
     if errors:
         raise errors[0]
     if not results:
-        raise TimeoutError(f"no answer in {seconds:.0f} s")
+        raise TimeoutError("stopped" if stopped() else f"no answer in {seconds:.0f} s")
     return results[0]
 
 
@@ -227,12 +255,20 @@ def expand_pattern(text: str) -> list[str]:
     if not is_url(text) and os.path.exists(text):
         return [text]
     found: list[str] = []
-    for location in _expand_braces(text):
-        found += _expand_stars(location) if re.search(r"[*?\[]", location) else [location]
+    for location in expand_braces(text):
+        is_pattern = re.search(r"[*?\[]", location)
+        if not is_pattern or (not is_url(location) and os.path.exists(location)):
+            found.append(location)
+            continue
+        matches = _expand_stars(location)
+        if not matches:
+            raise UserError(f"nothing is called like {location}")
+        found += matches
     return found
 
 
-def _expand_braces(text: str) -> list[str]:
+def expand_braces(text: str) -> list[str]:
+    """Return all texts that a pattern with {a,b} or {000..099} stands for."""
     parts = re.split(r"\{([^{}]*)\}", text)  # text and content of braces in turn
     choices = [[part] if i % 2 == 0 else _choices(part) for i, part in enumerate(parts)]
     return ["".join(chosen) for chosen in itertools.product(*choices)]

@@ -5,9 +5,10 @@
     with ring.holding([3]):        # wait for a shard, and keep it meanwhile
         ring.get(3).target(0)
 
-A fetched shard is a file in the folder. A process that uses it holds a shared lock on it, so the
-last one removes it. Locks end with their process, so a killed run leaves files but no locks: the
-same run uses them again, another one removes them.
+A fetched shard is a file in the folder, NAME. A process fetches it under the lock NAME.lock, and
+shares the lock NAME.use while it needs it; the last one removes it, under both. Locks end with
+their process, so a killed run leaves files but no locks: the same run uses them again, another one
+removes them.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from smi.data.remote import LostError, refuse_full_disk
 from smi.data.shards import OpenShard, Shard, needs_scratch, open_shard, scratch_name
 from smi.files import lock
 
@@ -41,6 +43,7 @@ class Ring:
         self._pins: Counter[int] = Counter()
         self._wanted: list[int] = []
         self._own_lock: int | None = None
+        self._stopped = threading.Event()
         self.num_fetched = 0
 
     @property
@@ -107,27 +110,32 @@ class Ring:
             return open_shard(shard, self._folder)
         self._prepare()
         name = scratch_name(shard)
-        with lock(self._folder / f"{name}.lock", f"waiting for another process: {shard.location}"):
-            is_new = not (self._folder / name).exists()
-            opened = open_shard(shard, self._folder)
-            self.num_fetched += is_new
-            descriptor = os.open(opened.path, os.O_RDONLY)
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        try:
+            with lock(self._folder / f"{name}.lock", f"another process fetches {shard.location}"):
+                is_new = not (self._folder / name).exists()
+                opened = open_shard(shard, self._folder, self._stopped.is_set)
+                self.num_fetched += is_new
+                descriptor = _lock_shared(self._folder / f"{name}.use")
+        except OSError as error:
+            refuse_full_disk(error, shard.location)
+            raise LostError(f"{shard.location}: {error}") from error
         with self._guard:
             self._locked[number] = descriptor
         return opened
 
     def _remove(self, number: int) -> None:
-        """Remove the file of a fetched shard, unless another process uses it."""
+        """Remove the files of a fetched shard, unless another process uses or opens it."""
         descriptor = self._locked.pop(number, None)
         if descriptor is None:
             return
+        name = scratch_name(self._shards[number])
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for path in self._folder.glob(f"{scratch_name(self._shards[number])}*"):
-                if path.suffix != ".lock":
+            with (self._folder / f"{name}.lock").open("ab") as opening:
+                fcntl.flock(opening, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for path in (self._folder / name, self._folder / f"{name}.bytes"):
                     path.unlink(missing_ok=True)
-        except BlockingIOError:
+        except OSError:  # it is busy; the last process removes it
             pass
         finally:
             os.close(descriptor)
@@ -137,15 +145,14 @@ class Ring:
         with self._guard:
             if self._own_lock is not None:
                 return
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._own_lock = os.open(self._folder / RING_LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-            fcntl.flock(self._own_lock, fcntl.LOCK_SH)
+            self._own_lock = _lock_shared(self._folder / RING_LOCK)
             for other in self._folder.parent.iterdir():
                 if other != self._folder:
                     _remove_unused(other)
 
     def close(self) -> None:
         """Stop to fetch, and remove what no other process uses."""
+        self._stopped.set()
         self._threads.shutdown(cancel_futures=True)
         for number in list(self._locked):
             self._remove(number)
@@ -153,6 +160,20 @@ class Ring:
             os.close(self._own_lock)
             self._own_lock = None
             _remove_unused(self._folder)
+
+
+def _lock_shared(path: Path) -> int:
+    """Share the lock of a file, which is made if it is missing; return its descriptor."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        try:
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+        except FileNotFoundError:
+            pass  # another process has removed it between opening and locking
+        os.close(descriptor)
 
 
 def _remove_unused(folder: Path) -> None:

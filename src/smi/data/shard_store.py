@@ -5,8 +5,9 @@ of other shards of its block stand in for its own. A run stops if too many image
 """
 
 import hashlib
+import os
+import weakref
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -43,6 +44,7 @@ class ShardStore(StreamingStore):
         self._shards = shards
         self._lost: dict[int, str] = {}  # shards, with the reasons
         self._ring = Ring(shards.shards, cache_home() / "ring" / digest.hexdigest()[:24])
+        self._ring_finalizer = weakref.finalize(self, self._ring.close)
 
     def order(self, batch_size: int, seed: int) -> Order:
         """Return an order in blocks of shards; its use fetches the shards ahead."""
@@ -57,9 +59,9 @@ class ShardStore(StreamingStore):
     def close(self) -> None:
         """Stop the workers, and remove fetched shards."""
         super().close()
-        self._ring.close()
+        self._ring_finalizer()
 
-    def _prepare(self, images: list[int]) -> Any:
+    def _prepare(self, images: list[int]) -> list[int]:
         """Start to open the shards of images, and hold them until `_finish`."""
         held = sorted({self._shards.locate(i)[0] for i in images} - set(self._lost))
         self._ring.hold(held)
@@ -68,7 +70,7 @@ class ShardStore(StreamingStore):
             self._ring.request([held[-1] + 1])  # images are read in turn
         return held
 
-    def _finish(self, prepared: Any) -> None:
+    def _finish(self, prepared: list[int]) -> None:
         self._ring.release(prepared)
 
     def _name(self, i: int) -> str:
@@ -87,46 +89,51 @@ class ShardStore(StreamingStore):
         return int(self._shards.starts[shard]) + row
 
     def _is_readable(self, shard: int, row: int) -> bool:
-        if shard in self._lost or int(self._shards.starts[shard]) + row in self._reasons:
+        i = int(self._shards.starts[shard]) + row
+        if shard in self._lost or i in self._reasons:
             return False
+        location = self._shards.shards[shard].location
         try:
-            return row < len(self._ring.get(shard))
+            count = len(self._ring.get(shard))
         except LostError as error:
             self._lose(shard, str(error))
             return False
+        if not count:
+            self._lose(shard, f"{location}: it holds no images")
+        elif row >= count:
+            self._reasons[i] = "missing"
+            self.bad.append(BadFile(f"{location}/{row}", "the shard has fewer images"))
+        return 0 <= row < count
 
     def _lose(self, shard: int, reason: str) -> None:
         """Note that a shard is lost; stop if these are too many images."""
         self._lost[shard] = reason
-        location = self._shards.shards[shard].location
-        self.bad.append(BadFile(location, reason))
+        self.bad.append(BadFile(self._shards.shards[shard].location, reason))
         lost = sum(self._shards.shards[number].num_images for number in self._lost)
         announce(f"warning: a shard is lost: {printable(reason)}")
-        if lost > self._max_bad_share * len(self):
+        num_processes = int(os.environ.get("WORLD_SIZE", "1"))  # each reads its part of the shards
+        if lost > self._max_bad_share * len(self) / num_processes or lost == len(self):
             raise UserError(
                 f"{len(self._lost):,} of {len(self._shards.shards):,} shards of "
                 f"{self._shards.root} cannot be read ({printable(reason)}), {lost:,} of "
                 f"{len(self):,} images, above the accepted share of {self._max_bad_share:.0%}"
+                + (f" for one of {num_processes} processes" if num_processes > 1 else "")
             )
 
     def _replacement(self, shard: int, row: int) -> tuple[int, int]:
-        """Return the next row of a shard, or a row of the next shard that is not lost."""
+        """Return the next good row of a shard, or a row of another shard that is not lost."""
         if shard not in self._lost:
-            count = self._shards.shards[shard].num_images
-            if len(self._reasons) < count or any(
-                int(self._shards.starts[shard]) + r not in self._reasons for r in range(count)
-            ):
-                return shard, (row + 1) % count
+            count = min(len(self._ring.get(shard)), self._shards.shards[shard].num_images)
+            start = int(self._shards.starts[shard])
+            later = ((row + step) % count for step in range(1, count + 1))
+            good = next((r for r in later if start + r not in self._reasons), None)
+            if good is not None:
+                return shard, good
             self._lose(shard, f"{self._shards.shards[shard].location}: no image can be read")
-        near = [number for number in self._ring.wanted if number not in self._lost]
-        later = [number for number in near if number > shard]
-        if near:
-            chosen = (later or near)[0]
-        else:
-            numbers = range(shard + 1, shard + len(self._shards.shards))
-            count = len(self._shards.shards)
-            chosen = next(n % count for n in numbers if n % count not in self._lost)
-        return chosen, row % max(1, self._shards.shards[chosen].num_images)
+        numbers = [*self._ring.wanted, *range(len(self._shards.shards))]
+        left = [n for n in numbers if n not in self._lost and self._shards.shards[n].num_images]
+        chosen = next((n for n in left if n > shard), left[0])
+        return chosen, row % self._shards.shards[chosen].num_images
 
     def _note_tried(self, i: int) -> None:
         self._num_tried += 1  # a mark for each of a billion images would be a gigabyte

@@ -7,6 +7,7 @@ Files are shuffled first, so that a shard holds a bit of everything. Which file 
 shard follows from the listing, so an interrupted command continues with the first missing shard.
 """
 
+import contextlib
 import hashlib
 import io
 import json
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from smi.data.folders import FileSet, Folder
+from smi.data.listing import SUFFIXES
 from smi.data.remote import LostError, is_url, open_filesystem, read
 from smi.data.shards import INDEX
 from smi.data.sources import find
@@ -71,7 +73,7 @@ def write_shards(
                 for name, rows in _plan(files, num_bytes):
                     target.write(name, _digest(files, rows), _items(files, rows))
                     progress.advance(len(rows))
-        target.finish()
+        target.finish(found.train.classes)
         say(f"{out}: {total:,} images in {len(target.shards):,} shards")
 
 
@@ -152,9 +154,21 @@ class _Target:
         self._known[name] = shard
         self._save(list(self._known.values()))
 
-    def finish(self) -> None:
-        """Leave only the shards of this call in the index."""
-        self._save(self.shards)
+    def finish(self, classes: tuple[str, ...] | None) -> None:
+        """Leave only the shards of this call in the index, and remove others that it named."""
+        self._save(self.shards, classes)
+        for name in {*self._known} - {shard["name"] for shard in self.shards}:
+            self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        if "/" in name:
+            return  # not one of ours
+        if is_url(self._out):
+            system, path = open_filesystem(f"{self._out}/{name}")
+            with contextlib.suppress(FileNotFoundError):
+                system.rm_file(path)
+        else:
+            Path(self._out, name).unlink(missing_ok=True)
 
     def _has(self, shard: dict[str, Any]) -> bool:
         location = f"{self._out}/{shard['name']}"
@@ -178,8 +192,10 @@ class _Target:
             system.put_file(str(path), target)
         return facts
 
-    def _save(self, shards: list[dict[str, Any]]) -> None:
-        text = json.dumps({"shards": shards}, indent=1) + "\n"
+    def _save(self, shards: list[dict[str, Any]], classes: tuple[str, ...] | None = None) -> None:
+        index: dict[str, Any] = {"shards": shards}
+        index |= {"classes": list(classes)} if classes else {}
+        text = json.dumps(index, indent=1) + "\n"
         if not is_url(self._out):
             write_whole(Path(self._out, INDEX), lambda path: _write_text(path, text))
             return
@@ -196,7 +212,8 @@ def write_tar(path: Path, items: Iterable[Item]) -> dict[str, Any]:
     number = 0
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
         for number, item in enumerate(items, 1):
-            suffix = os.path.splitext(item.name)[1].lower() or ".png"
+            suffix = os.path.splitext(item.name)[1].lower()
+            suffix = suffix if suffix in SUFFIXES else ".png"  # readers look at the content
             about = {"path": os.fsencode(item.name).decode("utf-8", "backslashreplace")}
             about |= {} if item.label is None else {"label": item.label}
             for end, content in ((suffix, item.content), (".json", json.dumps(about).encode())):

@@ -23,7 +23,7 @@ import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smi.data.decoder import Target, ValueRange
-from smi.data.folders import VAL_FOLDERS, JobGroup, Split
+from smi.data.folders import VAL_FOLDERS, JobGroup, Split, number_labels
 from smi.data.listing import SUFFIXES
 from smi.data.remote import (
     File,
@@ -44,9 +44,10 @@ from smi.data.remote import (
     is_url,
     list_files,
     read,
+    refuse_full_disk,
 )
 from smi.errors import UserError
-from smi.files import cache_home, write_json
+from smi.files import cache_home, lock, write_json
 from smi.terminal import Progress
 
 INDEX = "shards.json"
@@ -55,11 +56,13 @@ NUM_THREADS = 8  # that read headers behind URLs
 SHARDS_PER_SAVE = 200  # after as many headers, the index is kept
 HEADER_BYTES = 16_384  # read at once: a header, the next ones if images are small, and labels
 MAX_SAMPLE = 64  # images read to estimate their size
+MAX_SAMPLED_SHARDS = 8  # until one can be read
+MAX_LABEL_LENGTH = 200
 MAX_JSON_BYTES = 10**6  # of the description of an image
 IMAGE_COLUMNS = ("image", "img", "jpg", "png", "webp", "bytes")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "cls")
 
-Label = int | str
+Key = tuple[str, int, str]  # location, bytes and version of a shard
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class OpenShard:
     start: NDArray[np.int64]  # [n]
     size: NDArray[np.int64]  # [n]
     names: list[str]
-    labels: list[Label | None]
+    labels: list[str | None]
 
     def __len__(self) -> int:
         return len(self.start)
@@ -91,11 +94,26 @@ class OpenShard:
 
 
 def read_index(locations: Sequence[str]) -> list[Shard]:
-    """Return the size and the number of images of every shard."""
-    files = _describe_all(locations)
-    known = _read_written(files) | _read_kept(files)
-    missing = [file for file in files if _key(file) not in known]
-    if missing:
+    """Return the size and the number of images of every shard.
+
+    A shard that cannot be found is an error, unless shards.json describes it: then it is lost when
+    it is needed.
+    """
+    written = _read_written(locations)
+    files = _describe_all(locations, written)
+    known = {
+        (file.location, file.num_bytes, file.version): written[file.location][1]
+        for file in files
+        if written.get(file.location, (None,))[0] == file.num_bytes
+    }
+    path = _kept_path(files)
+    with contextlib.ExitStack() as stack:
+        if len(known) < len(files):
+            with contextlib.suppress(OSError):  # a cache that cannot be written has no lock
+                waiting = "waiting for another process that reads the headers of shards"
+                stack.enter_context(lock(path.with_suffix(".lock"), waiting))
+        known = _read_kept(path) | known
+        missing = [file for file in files if _key(file) not in known]
         with (
             Progress("reading headers of", len(missing), "shards") as progress,
             ThreadPoolExecutor(NUM_THREADS) as threads,
@@ -105,11 +123,11 @@ def read_index(locations: Sequence[str]) -> list[Shard]:
                 known[_key(file)] = count
                 progress.advance(1)
                 if number % SHARDS_PER_SAVE == 0 or number == len(missing):
-                    _keep(files, known)
+                    _keep(path, known)
     return [Shard(f.location, f.num_bytes, f.version, known[_key(f)]) for f in files]
 
 
-def _describe_all(locations: Sequence[str]) -> list[File]:
+def _describe_all(locations: Sequence[str], written: Mapping[str, tuple[int, int]]) -> list[File]:
     """Return the sizes of files; those of a folder behind a URL are listed at once."""
     listed: dict[str, File] = {}
     for folder in sorted({location.rpartition("/")[0] for location in locations}):
@@ -121,6 +139,8 @@ def _describe_all(locations: Sequence[str]) -> list[File]:
         try:
             return listed.get(location) or describe(location)
         except (LostError, OSError) as error:
+            if location in written:
+                return File(location, written[location][0], "")
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise UserError(f"the shard {location} cannot be read: {reason}") from error
 
@@ -128,21 +148,27 @@ def _describe_all(locations: Sequence[str]) -> list[File]:
         return list(threads.map(find, locations))
 
 
-def _key(file: File) -> tuple[str, int]:
-    return file.location, file.num_bytes
+def _key(file: File) -> Key:
+    return file.location, file.num_bytes, file.version
 
 
-def _read_written(files: Sequence[File]) -> dict[tuple[str, int], int]:
-    """Return the numbers of images that shards.json tells, of shards that still have that size."""
+def _read_indices(locations: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the folders of shards and their shards.json, where there is one."""
+    for folder in sorted({location.rpartition("/")[0] for location in locations}):
+        with contextlib.suppress(LostError, OSError, ValueError, RecursionError):
+            index = json.loads(read(f"{folder}/{INDEX}" if folder else INDEX))
+            if isinstance(index, dict):
+                yield folder, index
+
+
+def _read_written(locations: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Return the bytes and images of shards that shards.json tells, by location."""
     known = {}
-    for folder in sorted({file.location.rpartition("/")[0] for file in files}):
-        try:
-            text = read(f"{folder}/{INDEX}" if folder else INDEX)
-            for shard in json.loads(text)["shards"]:
+    for folder, index in _read_indices(locations):
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            for shard in index["shards"]:
                 location = f"{folder}/{shard['name']}" if folder else str(shard["name"])
-                known[location, int(shard["bytes"])] = int(shard["images"])
-        except (LostError, OSError, ValueError, KeyError, TypeError):
-            continue
+                known[location] = int(shard["bytes"]), int(shard["images"])
     return known
 
 
@@ -152,22 +178,18 @@ def _kept_path(files: Sequence[File]) -> Path:
     return cache_home() / "shards" / f"{digest}.json"
 
 
-def _read_kept(files: Sequence[File]) -> dict[tuple[str, int], int]:
+def _read_kept(path: Path) -> dict[Key, int]:
     try:
-        kept = json.loads(_kept_path(files).read_text())
-        return {(str(location), int(size)): int(count) for location, size, count in kept["shards"]}
+        kept = json.loads(path.read_text())["shards"]
+        return {(str(place), int(size), str(v)): int(count) for place, size, v, count in kept}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 
-def _keep(files: Sequence[File], known: dict[tuple[str, int], int]) -> None:
-    path = _kept_path(files)
-    kept = _read_kept(files) | known
-    try:
+def _keep(path: Path, known: Mapping[Key, int]) -> None:
+    with contextlib.suppress(OSError):  # a cache that cannot be written is done without
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"shards": [[*key, count] for key, count in kept.items()]})
-    except OSError:
-        pass  # a cache that cannot be written is done without
+        write_json(path, {"shards": [[*key, count] for key, count in known.items()]})
 
 
 def _count_images(file: File) -> int:
@@ -240,7 +262,7 @@ class _Member:
     name: str
     start: int
     size: int
-    label: Label | None
+    label: str | None
 
 
 def _tar_images(source: Any) -> Iterator[_Member]:
@@ -270,24 +292,31 @@ def _tar_images(source: Any) -> Iterator[_Member]:
             yield about.member(*image)
 
 
+def _as_word(label: object) -> str | None:
+    """Return a label as a word; numbers below 0 and other values stand for no label."""
+    if isinstance(label, bool) or not isinstance(label, int | str):
+        return None
+    word = str(label).strip() if isinstance(label, str) or label >= 0 else ""
+    return word[:MAX_LABEL_LENGTH] or None
+
+
 class _About:
     """Collect what .cls and .json members say about an image: its label and its path."""
 
     def __init__(self) -> None:
-        self._label: Label | None = None
+        self._label: str | None = None
         self._path: str | None = None
 
     def read(self, suffix: str, data: bytes) -> None:
         try:
             value = json.loads(data) if suffix == "json" else data.decode().strip()
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         if suffix == "cls" and self._label is None:
-            self._label = int(value) if value.isdecimal() else value
+            self._label = _as_word(value)
         elif isinstance(value, dict):
-            label, path = value.get("label"), value.get("path")
-            if isinstance(label, int | str):
-                self._label = int(label) if str(label).isdecimal() else label
+            path = value.get("path")
+            self._label = _as_word(value.get("label")) or self._label
             self._path = path if isinstance(path, str) else None
 
     def member(self, name: str, start: int, size: int) -> _Member:
@@ -327,13 +356,13 @@ def _image_column(schema: Any, location: str) -> str:
 
 def parquet_classes(file: File) -> tuple[str, ...] | None:
     """Return the names of classes that Hugging Face writes into the schema of a Parquet file."""
-    with _range_file(file) as source:
-        schema = _parquet(source).schema_arrow
     try:
+        with _range_file(file) as source:
+            schema = _parquet(source).schema_arrow
         features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
         (names,) = (features[name]["names"] for name in LABEL_COLUMNS if name in features)
         return tuple(map(str, names))
-    except (KeyError, TypeError, ValueError):
+    except (LostError, OSError, KeyError, TypeError, ValueError):
         return None
 
 
@@ -344,7 +373,7 @@ def _extract_parquet(file: File, source: Path, target: Path) -> OpenShard:
     label_column = next((n for n in LABEL_COLUMNS if n in table.schema_arrow.names), None)
     sizes: list[int] = []
     names: list[str] = []
-    labels: list[Label | None] = []
+    labels: list[str | None] = []
     base = file.location.rpartition("/")[2]
     partial = target.with_name(f"{target.name}.partial")
     with partial.open("wb") as out:
@@ -357,7 +386,7 @@ def _extract_parquet(file: File, source: Path, target: Path) -> OpenShard:
                 names.append(str(name) if name else f"{base}/{len(names)}")
                 sizes.append(out.write(data or b""))
             if label_column:
-                labels += batch.column(1).to_pylist()
+                labels += map(_as_word, batch.column(1).to_pylist())
     partial.replace(target)
     ends = np.cumsum(sizes, dtype=np.int64)
     return OpenShard(
@@ -372,10 +401,10 @@ def _extract_parquet(file: File, source: Path, target: Path) -> OpenShard:
 # ------ the images of one shard
 
 
-def open_shard(shard: File, scratch: Path) -> OpenShard:
+def open_shard(shard: File, scratch: Path, stopped: Callable[[], bool] = bool) -> OpenShard:
     """Return where the images of a shard are, after copying it to a folder if it must be.
 
-    Raises LostError if the shard cannot be read.
+    Raises LostError if the shard cannot be read. stopped: when it returns True, so it is.
     """
     name = scratch_name(shard)
     try:
@@ -383,7 +412,7 @@ def open_shard(shard: File, scratch: Path) -> OpenShard:
         if is_url(shard.location):
             path = scratch / name
             if not path.exists():
-                fetch(shard, path)
+                fetch(shard, path, stopped)
         elif path.stat().st_size != shard.num_bytes:
             raise LostError(f"{shard.location}: it has changed")
         if shard.location.endswith(".parquet"):
@@ -391,6 +420,7 @@ def open_shard(shard: File, scratch: Path) -> OpenShard:
         with path.open("rb") as source:
             members = list(_tar_images(source))
     except (OSError, tarfile.TarError, ValueError) as error:
+        refuse_full_disk(error, shard.location)
         raise LostError(f"{shard.location}: {error}") from error
     return OpenShard(
         path,
@@ -403,7 +433,8 @@ def open_shard(shard: File, scratch: Path) -> OpenShard:
 
 def scratch_name(shard: File) -> str:
     """Return the name of a copied shard."""
-    digest = hashlib.sha256(f"{shard.location}\0{shard.num_bytes}\0{shard.version}".encode())
+    text = f"{shard.location}\0{shard.num_bytes}\0{shard.version}"
+    digest = hashlib.sha256(os.fsencode(text))
     return digest.hexdigest()[:24]
 
 
@@ -423,7 +454,8 @@ class ShardSet:
     split: Split
     root: str
     shards: tuple[Shard, ...]
-    family: tuple[Shard, ...]  # also those of other splits, which have the same classes
+    family: tuple[tuple[Shard, ...], ...]  # those of all splits, which have the same classes
+    class_names: tuple[str, ...] | None = None  # if the index or the schema tells them
     is_labelled: bool = True  # or labels are not looked for
     value_range: ValueRange | None = None  # the values that become 0 and 255, of more than 8 bits
 
@@ -436,34 +468,33 @@ class ShardSet:
         return np.cumsum([0, *(shard.num_images for shard in self.shards)], dtype=np.int64)
 
     @functools.cached_property
-    def _table(self) -> tuple[list[str], list[Label | None]]:
+    def _table(self) -> tuple[list[str], list[str | None]]:
         """Return the names and labels of all images, from the headers of all shards."""
         tables = _read_all_names(self.shards)
         names = [name for part, _ in tables for name in part]
         return names, [label for _, part in tables for label in part]
 
+    @functools.cached_property
+    def _labelling(self) -> tuple[NDArray[np.int64] | None, tuple[str, ...] | None]:
+        """Return the labels of images and the names of classes, which all splits share."""
+        if not self.is_labelled:
+            return None, None
+        classes = self.class_names
+        if classes is None:
+            tables = _read_all_names([shard for split in self.family for shard in split])
+            words = [word for _, labels in tables for word in labels]
+            _, classes = number_labels([word for word in words if word is not None])
+        return number_labels(self._table[1], classes or ())
+
     @property
     def labels(self) -> NDArray[np.int64] | None:
         """Return the labels, or None if an image has none."""
-        if not self.is_labelled or any(label is None for label in self._table[1]):
-            return None
-        if self.classes is None:
-            return np.array(self._table[1], dtype=np.int64)
-        numbers = {name: i for i, name in enumerate(self.classes)}
-        return np.array(
-            [x if isinstance(x, int) else numbers[str(x)] for x in self._table[1]], dtype=np.int64
-        )
+        return self._labelling[0]
 
-    @functools.cached_property
+    @property
     def classes(self) -> tuple[str, ...] | None:
-        """Return the names of classes, if they have any."""
-        if not self.is_labelled:
-            return None
-        if self.shards and self.shards[0].location.endswith(".parquet"):
-            return parquet_classes(self.shards[0])
-        tables = _read_all_names(self.family)
-        words = {label for _, labels in tables for label in labels if isinstance(label, str)}
-        return tuple(sorted(words)) if words else None
+        """Return the names of classes, or None if an image has no label."""
+        return self._labelling[1]
 
     def without_labels(self) -> "ShardSet":
         """Return the images to pretrain on."""
@@ -509,20 +540,29 @@ class ShardSet:
     def update_digest(self, digest: "hashlib._Hash") -> None:
         """Hash the location, size and version of every shard."""
         for shard in self.shards:
-            digest.update(f"\0{shard.location}\0{shard.num_bytes} {shard.version}".encode())
+            digest.update(os.fsencode(f"\0{shard.location}\0{shard.num_bytes} {shard.version}"))
 
     def sample(self, count: int) -> Iterator[Target | bytes]:
-        """Yield the first images of the first shard."""
-        with (
-            contextlib.suppress(LostError, OSError, tarfile.TarError),
-            _range_file(self.shards[0]) as source,
-        ):
-            yield from itertools.islice(_contents(self.shards[0], source), min(count, MAX_SAMPLE))
+        """Yield the first images of the first shard that can be read."""
+        for shard in self.shards[:MAX_SAMPLED_SHARDS]:
+            with contextlib.suppress(LostError, OSError, tarfile.TarError, ValueError):
+                with _range_file(shard) as source:
+                    found = _contents(shard, source)
+                    contents = list(itertools.islice(found, min(count, MAX_SAMPLE)))
+                if contents:
+                    yield from contents
+                    return
 
     def head(self, count: int) -> "ShardSet":
-        """Return the first shards, with as many images or a few more."""
-        num_shards = int(np.searchsorted(self.starts, count))
-        return replace(self, shards=self.shards[:num_shards])
+        """Return the first shards, with as many images or a few more; other splits likewise."""
+        family = tuple(_first(shards, count) for shards in self.family)
+        return replace(self, shards=_first(self.shards, count), family=family)
+
+
+def _first(shards: tuple[Shard, ...], count: int) -> tuple[Shard, ...]:
+    """Return the first shards, with `count` images or a few more."""
+    ends = np.cumsum([shard.num_images for shard in shards])
+    return shards[: int(np.searchsorted(ends, count)) + 1]
 
 
 def _contents(shard: Shard, source: Any) -> Iterator[bytes]:
@@ -544,25 +584,44 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _read_all_names(shards: Sequence[Shard]) -> list[tuple[list[str], list[Label | None]]]:
+def _read_all_names(shards: Sequence[Shard]) -> list[tuple[list[str], list[str | None]]]:
     with ThreadPoolExecutor(NUM_THREADS) as threads:
         return list(threads.map(_read_names, shards))
 
 
 @functools.lru_cache(maxsize=4096)  # shards
-def _read_names(shard: Shard) -> tuple[list[str], list[Label | None]]:
-    """Return the names and labels of the images of a shard."""
+def _read_names(shard: Shard) -> tuple[list[str], list[str | None]]:
+    """Return the names and labels of the images of a shard; numbers if it cannot be read."""
     base = shard.location.rpartition("/")[2]
-    numbered = [f"{base}/{row}" for row in range(shard.num_images)]
-    with _range_file(shard) as source:
-        if not shard.location.endswith(".parquet"):
-            members = list(_tar_images(source))
-            return [m.name for m in members], [m.label for m in members]
-        table = _parquet(source)
-        column = next((n for n in LABEL_COLUMNS if n in table.schema_arrow.names), None)
-        if column is None:
-            return numbered, [None] * shard.num_images
-        return numbered, table.read(columns=[column]).column(0).to_pylist()
+    names = [f"{base}/{row}" for row in range(shard.num_images)]
+    labels: list[str | None] = [None] * shard.num_images
+    try:
+        with _range_file(shard) as source:
+            if shard.location.endswith(".parquet"):
+                found: list[tuple[str, str | None]] = list(
+                    zip(names, _parquet_labels(shard, source), strict=False)
+                )
+            else:
+                found = [(member.name, member.label) for member in _tar_images(source)]
+    except (LostError, OSError, tarfile.TarError, ValueError):
+        return names, labels
+    for row, (name, label) in enumerate(found[: shard.num_images]):
+        names[row], labels[row] = name, label
+    return names, labels
+
+
+def _parquet_labels(shard: Shard, source: Any) -> list[str | None]:
+    """Return the labels of a Parquet file: the names of Hugging Face's classes, or words."""
+    table = _parquet(source)
+    column = next((n for n in LABEL_COLUMNS if n in table.schema_arrow.names), None)
+    if column is None:
+        return [None] * shard.num_images
+    values = table.read(columns=[column]).column(0).to_pylist()
+    classes = parquet_classes(shard)
+    if classes is None:
+        return [_as_word(value) for value in values]
+    known = range(len(classes))
+    return [classes[value] if value in known else None for value in values]
 
 
 @dataclass(frozen=True)
@@ -599,13 +658,25 @@ def find_shards(locations: Sequence[str], name: str, root: str) -> Shards:
     if "train" not in kinds:  # all are called test, say: they are meant
         kinds = {"train": list(locations)}
     index = {shard.location: shard for shard in read_index(locations)}
-
     val = next((kind for kind in VAL_FOLDERS if kind in kinds), None)
-    used = [kinds["train"], kinds[val] if val else []]
-    family = tuple(index[location] for locations in used for location in locations)
+    used = [kinds["train"], *([kinds[val]] if val else [])]
+    family = tuple(tuple(index[location] for location in part) for part in used)
+    classes = _class_names(family[0][0], locations)
+    if not sum(shard.num_images for shard in family[0]):
+        raise UserError(f"the shards of {root} hold no images")
 
-    def part(split: Split, kind: str) -> ShardSet:
-        own = tuple(index[location] for location in kinds[kind])
-        return ShardSet(name, split, root, own, family)
+    def part(split: Split, shards: tuple[Shard, ...]) -> ShardSet:
+        return ShardSet(name, split, root, shards, family, classes)
 
-    return Shards(root, part("train", "train"), None if val is None else part("val", val))
+    return Shards(root, part("train", family[0]), part("val", family[1]) if val else None)
+
+
+def _class_names(shard: Shard, locations: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the names of classes from shards.json or the schema of Parquet, if they tell them."""
+    if shard.location.endswith(".parquet"):
+        return parquet_classes(shard)
+    for _, index in _read_indices(locations):
+        classes = index.get("classes")
+        if isinstance(classes, list) and all(isinstance(name, str) for name in classes):
+            return tuple(classes)
+    return None

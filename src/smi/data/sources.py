@@ -13,7 +13,6 @@ STL-10 include its unlabelled images). `train` and `val` are for probes. If the 
 dataset is called test, it is `val` here.
 """
 
-import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -98,7 +97,7 @@ ARCHIVES = {
     ),
 }
 DATASET_NAMES = ("digits", *ARCHIVES, "imagenet")
-MAX_FOLDERS_OF_SHARDS = 1000  # looked into for shards; a folder of images may have many more
+MAX_FOLDERS_WITHOUT_SHARDS = 1000  # until a folder is taken for one of images
 ARRAY_DATASETS = ("digits", "cifar10", "cifar100", "stl10")  # stored as arrays, not as files
 
 CIFAR10_CLASSES = (
@@ -253,9 +252,14 @@ def _expand(text: str) -> list[str]:
 
 
 def _shards_in(folder: str) -> list[str]:
-    """Return the shards of a folder that holds shards and no images."""
-    shards = []
-    for path in _walk(folder):
+    """Return the shards of a folder that holds shards and no images.
+
+    A folder of images may be large, so it is given up after some folders without a shard.
+    """
+    shards: list[str] = []
+    for number, path in _walk(folder):
+        if number > MAX_FOLDERS_WITHOUT_SHARDS and not shards:
+            return []
         suffix = os.path.splitext(path)[1].lower()
         if suffix in SUFFIXES:
             return []
@@ -264,24 +268,24 @@ def _shards_in(folder: str) -> list[str]:
     return sorted(shards)
 
 
-def _walk(folder: str) -> Iterator[str]:
-    """Yield the paths of files in a folder, those of a local one only in its first folders."""
+def _walk(folder: str) -> Iterator[tuple[int, str]]:
+    """Yield the paths of files in a folder, and how many folders were visited before."""
     if is_url(folder):
-        yield from (path for path, _ in list_files(folder))
+        yield from ((0, path) for path, _ in list_files(folder))
         return
-    for place, folders, names in itertools.islice(os.walk(folder), MAX_FOLDERS_OF_SHARDS):
+    for number, (place, folders, names) in enumerate(os.walk(folder)):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
             if not name.startswith("."):
-                yield os.path.relpath(os.path.join(place, name), folder)
+                yield number, os.path.relpath(os.path.join(place, name), folder)
 
 
 def _find_one(location: str) -> Folder | str:
     """Return a folder or a list of images, or the location of a shard."""
     suffix = os.path.splitext(location)[1].lower()
     is_file = is_url(location) or os.path.isfile(location)
-    if is_file and suffix in SHARD_SUFFIXES:
-        return location
+    if suffix in SHARD_SUFFIXES and not os.path.isdir(location):
+        return location  # also if it is missing: the index may know it
     if is_file and suffix in LIST_SUFFIXES:
         return read_list(location)
     if is_url(location):
@@ -299,7 +303,7 @@ def find_on_hub(text: str) -> Shards:
         except LostError as error:
             raise UserError(f"{text} cannot be read: {error}") from error
         if rest:
-            words = (rest[0], *VAL_FOLDERS)
+            words = (rest[0], *(VAL_FOLDERS if rest[0] == "train" else ()))
             paths = [path for path in paths if set(re.split(r"[^a-z0-9]+", path)) & {*words}]
         if paths:
             return find_shards([f"{root}/{path}" for path in paths], name, root)

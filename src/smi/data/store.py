@@ -393,6 +393,7 @@ class StreamingStore(Store):
         """Send files to the workers; the result waits for them and holds their rows meanwhile."""
         prepared = self._prepare(index.tolist())
         files = [self._next_good(i) for i in index.tolist()]
+        prepared = [*prepared, *self._prepare(files)]  # others may stand in for some
         rows = self._take_rows(len(files))
         jobs = [(row, self._target(i)) for row, i in zip(rows, files, strict=True)]
         size = max(1, min(FILES_PER_CHUNK, math.ceil(len(jobs) / self._num_workers)))
@@ -410,10 +411,11 @@ class StreamingStore(Store):
 
         return finish
 
-    def _prepare(self, images: list[int]) -> Any:
-        """Make images ready to be read, until `_finish`."""
+    def _prepare(self, images: list[int]) -> list[int]:
+        """Make images ready to be read, until `_finish` gets what this returns."""
+        return []
 
-    def _finish(self, prepared: Any) -> None:
+    def _finish(self, prepared: list[int]) -> None:
         """Undo `_prepare`."""
 
     def _wait(

@@ -21,10 +21,10 @@ from smi.device import Runtime, choose_precision
 from smi.distributed import num_launched
 from smi.errors import UserError
 from smi.files import disk_errors, expand, write_whole
-from smi.inference.feature_files import choose_writer
+from smi.inference.feature_files import choose_writer, refuse_other_encoder
 from smi.inference.images import EMBED_BATCH_SIZE, AllImages, describe_encoder, find_images
 from smi.runs.encoder import load
-from smi.terminal import printable, quietly, say
+from smi.terminal import announce, printable, quietly, say
 
 
 def embed(
@@ -80,9 +80,18 @@ def embed(
         parts = _by_shard(sets, out)
         with disk_errors(f"writing {out}"):
             out.mkdir(exist_ok=True)
+        lost = 0
         for path, part in parts.items():
-            if not path.exists():
+            if path.exists():
+                refuse_other_encoder(path, encoder)
+                continue
+            try:
                 embed_part([part], path)
+            except UserError as error:  # one shard of many; a second call tries it again
+                announce(f"warning: {printable(path.name)} is left out: {error}")
+                lost += 1
+        if lost == len(parts):
+            raise UserError(f"none of the {lost:,} shards can be read")
     return out
 
 
@@ -98,5 +107,7 @@ def _by_shard(sets: Sequence[ImageSet], folder: Path) -> dict[Path, ImageSet]:
         for shard in images.shards:
             name = os.path.splitext(shard.location.removeprefix(images.root).strip("/"))[0]
             path = folder / f"{name.replace('/', '-')}.parquet"
+            if path in parts:
+                raise UserError(f"two shards would be written to {path}: rename one of them")
             parts[path] = replace(images, shards=(shard,))
     return parts

@@ -51,6 +51,19 @@ def choose_writer(out: Path) -> FeatureWriter:
     return _write_parquet
 
 
+def refuse_other_encoder(path: Path, encoder: Pretrained) -> None:
+    """Raise a UserError if a Parquet file has features of another encoder."""
+    from pyarrow import ArrowException
+    from pyarrow.parquet import read_schema
+
+    try:
+        digest = json.loads(read_schema(path).metadata[b"smi"])["encoder"]
+    except (ArrowException, OSError, TypeError, KeyError, ValueError) as error:
+        raise UserError(f"{path} is not a file of features: choose another --out") from error
+    if digest != encoder.digest():
+        raise UserError(f"{path} has features of another encoder: choose another --out")
+
+
 def _metadata(images: AllImages, encoder: Pretrained, precision: Precision) -> str:
     """Describe the encoder and its preprocessing as JSON."""
     about = {

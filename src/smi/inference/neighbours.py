@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from smi.data.given import Given
+from smi.data.given import Given, as_path
 from smi.device import Runtime
 from smi.errors import UserError
 from smi.evaluation.knn import NearestRows
@@ -111,6 +111,7 @@ def neighbours(
     if not queries:
         raise UserError("give at least one query image with --query")
     files = [expand(query) for query in as_list(queries)]
+    data = as_path(data)
     encoder = load(source)
     device = runtime.choose_device()
     encoder.to(device)
