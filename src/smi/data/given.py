@@ -59,7 +59,9 @@ def as_source(data: Given) -> str:
 
 def as_path(data: Given) -> str:
     """Return a name or path as it is, and a source for any other images."""
-    return os.fspath(data) if isinstance(data, str | os.PathLike) else as_source(data)
+    if isinstance(data, list) and len(data) == 1 and _is_path(data[0]):  # as --data gives it
+        (data,) = data
+    return os.fspath(data) if _is_path(data) else as_source(data)
 
 
 def absolute(source: str | os.PathLike[str]) -> str:

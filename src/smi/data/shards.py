@@ -419,6 +419,8 @@ def open_shard(shard: File, scratch: Path, stopped: Callable[[], bool] = bool) -
             return _extract_parquet(shard, path, scratch / f"{name}.bytes")
         with path.open("rb") as source:
             members = list(_tar_images(source))
+    except UserError:
+        raise
     except (OSError, tarfile.TarError, ValueError) as error:
         refuse_full_disk(error, shard.location)
         raise LostError(f"{shard.location}: {error}") from error
@@ -603,6 +605,8 @@ def _read_names(shard: Shard) -> tuple[list[str], list[str | None]]:
                 )
             else:
                 found = [(member.name, member.label) for member in _tar_images(source)]
+    except UserError:
+        raise
     except (LostError, OSError, tarfile.TarError, ValueError):
         return names, labels
     for row, (name, label) in enumerate(found[: shard.num_images]):
