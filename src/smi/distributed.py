@@ -3,8 +3,9 @@
 import gc
 import inspect
 import os
+import socket
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -129,6 +130,23 @@ def on_rank_0(work: Callable[[], T]) -> T:
     return cast(T, value)
 
 
+def on_all_ranks(work: Callable[[], T]) -> T:
+    """Call `work` on every rank; if it raises a UserError on one, raise it on every rank.
+
+    Rank 0 prints errors, so the error of another rank says its machine.
+    """
+    result: T | None = None
+    error: str | None = None
+    try:
+        result = work()
+    except UserError as mistake:
+        machine = f" (rank {rank()}, on {socket.gethostname()})" if rank() else ""
+        error = f"{mistake}{machine}"
+    for first in filter(None, from_all_ranks(error)):
+        raise UserError(first)
+    return cast(T, result)
+
+
 def barrier() -> None:
     """Wait for all processes."""
     from_rank_0(None)
@@ -195,6 +213,18 @@ def all_mean(x: Tensor) -> Tensor:
         dist.all_reduce(x)
         x /= world_size()
     return x
+
+
+@torch.no_grad()
+def average(tensors: Sequence[Tensor]) -> None:
+    """Replace tensors by their means over all processes, with one exchange per type of number."""
+    if world_size() == 1:
+        return
+    for dtype in {x.dtype: None for x in tensors}:  # in the same order on all processes
+        group = [x for x in tensors if x.dtype == dtype]
+        mean = all_mean(torch.cat([x.reshape(-1) for x in group]))
+        for x, values in zip(group, torch.split(mean, [x.numel() for x in group]), strict=True):
+            x.copy_(values.view(x.shape))
 
 
 def own_rows(joined: Tensor) -> Tensor:

@@ -132,6 +132,7 @@ def _check_numbers(config: Config) -> None:
         "log.save_every": config.log.save_every,
         "log.probe_images": config.log.probe_images,
         "accumulate": config.accumulate,
+        "average_every": config.average_every,
     }
     if config.views.input_size is not None:
         positive["views.input_size"] = config.views.input_size
