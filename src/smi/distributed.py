@@ -42,6 +42,7 @@ def processes(device: torch.device) -> Iterator[None]:
         "nccl" if device.type == "cuda" else "gloo",
         timeout=TIMEOUT,
         device_id=device if device.type == "cuda" else None,
+        **_new_store(),
     )
     try:
         yield
@@ -53,6 +54,22 @@ def processes(device: torch.device) -> Iterator[None]:
             _leave_group()
         raise
     _leave_group()
+
+
+def _new_store() -> dict[str, Any]:
+    """Return the arguments of a new store, if torchrun has started one machine's processes again.
+
+    That of torchrun may still hold the addresses of the processes before. Several machines may have
+    started again a different number of times, so theirs is left alone (docs/scaling.md).
+    """
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    if attempt == 0 or os.environ.get("GROUP_WORLD_SIZE") != "1":
+        return {}
+    store, rank, world_size = next(
+        dist.rendezvous("env://", timeout=TIMEOUT)  # type: ignore[attr-defined]
+    )
+    store = dist.PrefixStore(f"attempt {attempt}", store)  # type: ignore[attr-defined]
+    return {"store": store, "rank": rank, "world_size": world_size}
 
 
 def _leave_group() -> None:
