@@ -25,7 +25,7 @@ MAX_FRAMES = 1000  # on their way; more are lost, as in netem
 
 
 def slow_cable(delay: float, rate: float):
-    """Return a cable for `two_machines`. delay: seconds in each direction. rate: bits per second."""
+    """Return a cable for `two_machines`. delay: seconds each way. rate: bits per second."""
 
     @contextlib.contextmanager
     def join(a, b) -> Iterator[None]:
