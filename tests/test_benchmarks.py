@@ -64,7 +64,7 @@ def test_machines(tmp_path):
     assert result.returncode == 0, result.stderr
     results = json.loads(out.read_text())
     every, fourth = results["steps"].values()
-    parameters = 1_887_680
+    parameters = 1_883_808
     assert every["bytes"][0] == pytest.approx(4 * parameters, rel=0.02)  # gradients
     assert fourth["bytes"][0] == pytest.approx(3 * parameters, rel=0.02)  # weights, two moments
     assert results["knn"].keys() == {"1", "4"}
