@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from smi import losses
 from smi.distributed import (
     SynchronisedBatchNorm,
+    _new_store,
     all_mean,
     has_synchronised_batch_norms,
     join,
@@ -355,6 +356,22 @@ def test_a_group_waits_for_hours_and_is_aborted_after_an_error(
         if error:
             raise error
     assert calls == expected
+
+
+@pytest.mark.parametrize(
+    ("attempt", "machines", "is_new"), [("0", "1", False), ("2", "2", False), ("2", "1", True)]
+)
+def test_processes_that_start_again_have_a_new_store(attempt, machines, is_new, monkeypatch):
+    store = dist.HashStore()
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
+    monkeypatch.setenv("GROUP_WORLD_SIZE", machines)
+    monkeypatch.setattr(dist, "rendezvous", lambda *words, **more: iter([(store, 1, 2)]))
+    made = _new_store()
+    assert made.keys() == ({"store", "rank", "world_size"} if is_new else set())
+    if made:
+        store.set("address", "of the process before")
+        assert not made["store"].check(["address"])
+        assert made["rank"] == 1
 
 
 def test_one_process_is_the_identity():

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import smi
+from smi.runs.run import Facts
+from smi.training import run_facts
 from smi.training.signals import START_AGAIN
 from support.digits import SMI, TESTS, WIDTHS, command, digits, environment, same, same_run
 
@@ -111,3 +113,24 @@ def test_a_run_of_two_processes_is_continued_by_one(tmp_path):
     assert run.finished
     assert run.facts.world_sizes == [[0, 2], [step, 1]]
     assert run.metrics()[-1]["step"] == NUM_EPOCHS * STEPS_PER_EPOCH
+
+
+@pytest.mark.parametrize(
+    ("before", "start", "expected"),
+    [
+        (None, 0, [[0, 4]]),
+        ([[0, 2]], 0, [[0, 4]]),  # no checkpoint is left
+        ([[0, 4]], 30, [[0, 4]]),
+        ([[0, 2]], 30, [[0, 2], [30, 4]]),
+        ([[0, 2], [10, 1]], 30, [[0, 2], [10, 1], [30, 4]]),
+        ([[0, 4], [20, 1]], 20, [[0, 4]]),  # the one process did not reach a checkpoint
+    ],
+)
+def test_changes_of_the_number_of_processes(before, start, expected, monkeypatch):
+    monkeypatch.setattr(run_facts, "world_size", lambda: 4)
+    assert run_facts._world_sizes(Facts(world_sizes=before), start) == expected
+
+
+def test_runs_of_earlier_versions_name_one_number_of_processes(monkeypatch):
+    monkeypatch.setattr(run_facts, "world_size", lambda: 4)
+    assert run_facts._world_sizes(Facts(world_size=8), 30) == [[0, 8], [30, 4]]
