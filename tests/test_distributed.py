@@ -17,7 +17,7 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.nn.parallel import DistributedDataParallel
 
-from smi import losses
+from smi import distributed, losses
 from smi.distributed import (
     SynchronisedBatchNorm,
     _new_store,
@@ -342,6 +342,8 @@ def test_a_group_waits_for_hours_and_is_aborted_after_an_error(
 ):
     calls = []
 
+    monkeypatch.setattr(distributed, "_num_groups", 0)
+
     def join_group(backend, *, timeout, device_id):
         assert timeout >= timedelta(hours=12)
         assert (device_id is None) == (device == "cpu")
@@ -359,19 +361,29 @@ def test_a_group_waits_for_hours_and_is_aborted_after_an_error(
 
 
 @pytest.mark.parametrize(
-    ("attempt", "machines", "is_new"), [("0", "1", False), ("2", "2", False), ("2", "1", True)]
+    ("attempt", "machines", "earlier", "prefix"),
+    [
+        ("0", "1", 0, None),
+        ("2", "2", 0, None),
+        ("2", "1", 0, "attempt 2, group 1"),
+        ("0", "1", 1, "attempt 0, group 2"),
+        ("2", "2", 1, "attempt 0, group 2"),
+    ],
 )
-def test_processes_that_start_again_have_a_new_store(attempt, machines, is_new, monkeypatch):
-    store = dist.HashStore()
+def test_a_group_does_not_see_addresses_of_another(attempt, machines, earlier, prefix, monkeypatch):
+    """torchrun keeps its store when it starts processes again, and for a second group."""
+    kept = dist.HashStore()
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
     monkeypatch.setenv("GROUP_WORLD_SIZE", machines)
-    monkeypatch.setattr(dist, "rendezvous", lambda *words, **more: iter([(store, 1, 2)]))
+    monkeypatch.setattr(distributed, "_num_groups", earlier)
+    monkeypatch.setattr(dist, "rendezvous", lambda *words, **more: iter([(kept, 1, 2)]))
     made = _new_store()
-    assert made.keys() == ({"store", "rank", "world_size"} if is_new else set())
-    if made:
-        store.set("address", "of the process before")
-        assert not made["store"].check(["address"])
-        assert made["rank"] == 1
+    if prefix is None:
+        assert made == {}
+        return
+    made["store"].set("address", "here")
+    assert kept.check([f"{prefix}/address"])
+    assert (made["rank"], made["world_size"]) == (1, 2)
 
 
 def test_one_process_is_the_identity():

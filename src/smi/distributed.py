@@ -56,19 +56,27 @@ def processes(device: torch.device) -> Iterator[None]:
     _leave_group()
 
 
-def _new_store() -> dict[str, Any]:
-    """Return the arguments of a new store, if torchrun has started one machine's processes again.
+_num_groups = 0  # that this process has joined
 
-    That of torchrun may still hold the addresses of the processes before. Several machines may have
-    started again a different number of times, so theirs is left alone (docs/scaling.md).
+
+def _new_store() -> dict[str, Any]:
+    """Return the arguments of a new store, unless this is the first group of all.
+
+    That of torchrun may still hold addresses of an earlier group, or of the processes before
+    torchrun started them again. Several machines may have started again a different number of
+    times, so only their groups are counted (docs/scaling.md).
     """
-    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    if attempt == 0 or os.environ.get("GROUP_WORLD_SIZE") != "1":
+    global _num_groups
+    _num_groups += 1
+    one_machine = os.environ.get("GROUP_WORLD_SIZE") == "1"
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) if one_machine else 0
+    if attempt == 0 and _num_groups == 1:
         return {}
     store, rank, world_size = next(
         dist.rendezvous("env://", timeout=TIMEOUT)  # type: ignore[attr-defined]
     )
-    store = dist.PrefixStore(f"attempt {attempt}", store)  # type: ignore[attr-defined]
+    prefix = f"attempt {attempt}, group {_num_groups}"
+    store = dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]
     return {"store": store, "rank": rank, "world_size": world_size}
 
 
