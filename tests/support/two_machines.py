@@ -8,6 +8,7 @@ Both see their disk at the same path, `folder / "disk"`, and not that of the oth
 """
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -110,6 +111,7 @@ def connect(machine: Machine) -> None:
         machine.run("ip", "link", "set", name, "up")
 
 
+@functools.cache
 def why_not() -> str:
     """Return why there can be no machines here; empty if there can."""
     if os.geteuid() != 0:
