@@ -158,7 +158,7 @@ def on_rank_0(work: Callable[[], T]) -> T:
 def on_all_ranks(work: Callable[[], T]) -> T:
     """Call `work` on every rank; if it raises a UserError on one, raise it on every rank.
 
-    Rank 0 prints errors, so the error of another rank says its machine.
+    Every machine prints the error, so that of another rank than 0 names its machine.
     """
     result: T | None = None
     error: str | None = None

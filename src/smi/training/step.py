@@ -119,10 +119,11 @@ class Step:
         The moments of the optimizer are averaged, too: a checkpoint of one process is then that of
         all. Counters are the same everywhere.
         """
-        state = self._method.state_dict().values()
-        average([tensor for tensor in state if tensor.is_floating_point()])
-        moments = [self._optimizer.state.get(p, {}) for p in self._parameters]
-        average([x for named in moments for name, x in named.items() if name != "step"])
+        tensors = self._method.state_dict().values()
+        average([tensor for tensor in tensors if tensor.is_floating_point()])
+        states = [self._optimizer.state.get(p, {}) for p in self._parameters]
+        values = [x for state in states for name, x in state.items() if name != "step"]
+        average([x for x in values if isinstance(x, Tensor)])
 
     def rehearse(self, step: int, views: Sequence[Tensor], batch: Batch) -> None:
         """Run forward and backward without other processes, and change nothing.
