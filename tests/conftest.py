@@ -20,8 +20,11 @@ settings.load_profile("untimed")
 
 # The slowest files start first, so that no process works alone for long at the end.
 LONGEST = (
+    "test_two_machines",
+    "test_elastic",
     "test_two_processes",
     "test_compare",
+    "test_averaging",
     "test_budget",
     "test_pretrain",
     "test_loop",

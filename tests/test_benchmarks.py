@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.digits import environment
+from support.two_machines import why_not
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -62,3 +63,25 @@ def test_checks_for_a_gpu_run_on_a_cpu_too(check, rows, monkeypatch, capsys):
     gpu.main()
     first_words = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()]
     assert set(rows) <= set(first_words)
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+@pytest.mark.skipif(not Path("/dev/net/tun").exists(), reason="there are no TAP interfaces here")
+def test_machines(tmp_path):
+    out = tmp_path / "machines.json"
+    result = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "machines.py"), "--quick", "--out", str(out)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    results = json.loads(out.read_text())
+    every, fourth = results["steps"].values()
+    parameters = 1_883_808
+    assert every["bytes"][0] == pytest.approx(4 * parameters, rel=0.02)  # gradients
+    assert fourth["bytes"][0] == pytest.approx(3 * parameters, rel=0.02)  # weights, two moments
+    assert results["knn"].keys() == {"1", "4"}
+    assert "| SMI, average_every 4 |" in result.stdout

@@ -17,9 +17,10 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.nn.parallel import DistributedDataParallel
 
-from smi import losses
+from smi import distributed, losses
 from smi.distributed import (
     SynchronisedBatchNorm,
+    _new_store,
     all_mean,
     has_synchronised_batch_norms,
     join,
@@ -341,6 +342,8 @@ def test_a_group_waits_for_hours_and_is_aborted_after_an_error(
 ):
     calls = []
 
+    monkeypatch.setattr(distributed, "_num_groups", 0)
+
     def join_group(backend, *, timeout, device_id):
         assert timeout >= timedelta(hours=12)
         assert (device_id is None) == (device == "cpu")
@@ -355,6 +358,32 @@ def test_a_group_waits_for_hours_and_is_aborted_after_an_error(
         if error:
             raise error
     assert calls == expected
+
+
+@pytest.mark.parametrize(
+    ("attempt", "machines", "earlier", "prefix"),
+    [
+        ("0", "1", 0, None),
+        ("2", "2", 0, None),
+        ("2", "1", 0, "attempt 2, group 1"),
+        ("0", "1", 1, "attempt 0, group 2"),
+        ("2", "2", 1, "attempt 0, group 2"),
+    ],
+)
+def test_a_group_does_not_see_addresses_of_another(attempt, machines, earlier, prefix, monkeypatch):
+    """torchrun keeps its store when it starts processes again, and for a second group."""
+    kept = dist.HashStore()
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
+    monkeypatch.setenv("GROUP_WORLD_SIZE", machines)
+    monkeypatch.setattr(distributed, "_num_groups", earlier)
+    monkeypatch.setattr(dist, "rendezvous", lambda *words, **more: iter([(kept, 1, 2)]))
+    made = _new_store()
+    if prefix is None:
+        assert made == {}
+        return
+    made["store"].set("address", "here")
+    assert kept.check([f"{prefix}/address"])
+    assert (made["rank"], made["world_size"]) == (1, 2)
 
 
 def test_one_process_is_the_identity():

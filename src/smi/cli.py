@@ -121,6 +121,12 @@ RECIPE = (
         "true|false",
         "batch norm over all devices (default: as the authors of the method)",
     ),
+    count(
+        "--average-every",
+        "K",
+        "with several processes, average weights every K steps instead of gradients in each "
+        "(methods that exchange nothing else)",
+    ),
     option(
         "--precision",
         "auto|float32|bfloat16|float16",
@@ -160,6 +166,7 @@ SETTINGS = (  # options that are settings
     "accumulate",
     "checkpoint_activations",
     "sync_batch_norm",
+    "average_every",
 )
 ENCODER = option("source", "RUN", "a run's folder, an encoder file, or timm:NAME")
 TARGET = option(
@@ -628,8 +635,8 @@ def show(result: Any, form: str) -> None:
 
 
 def complain(error: object) -> None:
-    """Print an error as one sentence on stderr; under torchrun, only on rank 0."""
-    if os.environ.get("RANK", "0") == "0":
+    """Print an error as one sentence on stderr; under torchrun, once on each machine."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
         print(f"smi: {error}", file=sys.stderr)
 
 

@@ -70,7 +70,8 @@ def choose_device(name: str | None = None, local_rank: int = 0) -> "torch.device
             f"use --device {device.type}"
         )
     if device.type == "cuda":
-        if device.index is None and local_rank >= torch.cuda.device_count():
+        # Also on local rank 0, which prints the error.
+        if device.index is None and max(several, local_rank + 1) > torch.cuda.device_count():
             raise UserError(
                 f"torchrun started {several} processes, and this machine has "
                 f"{torch.cuda.device_count()} GPUs: start one process for each"

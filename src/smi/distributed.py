@@ -3,8 +3,9 @@
 import gc
 import inspect
 import os
+import socket
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -41,6 +42,7 @@ def processes(device: torch.device) -> Iterator[None]:
         "nccl" if device.type == "cuda" else "gloo",
         timeout=TIMEOUT,
         device_id=device if device.type == "cuda" else None,
+        **_new_store(),
     )
     try:
         yield
@@ -52,6 +54,30 @@ def processes(device: torch.device) -> Iterator[None]:
             _leave_group()
         raise
     _leave_group()
+
+
+_num_groups = 0  # that this process has joined
+
+
+def _new_store() -> dict[str, Any]:
+    """Return the arguments of a new store, unless this is the first group of all.
+
+    That of torchrun may still hold addresses of an earlier group, or of the processes before
+    torchrun started them again. Several machines may have started again a different number of
+    times, so only their groups are counted (docs/scaling.md).
+    """
+    global _num_groups
+    _num_groups += 1
+    one_machine = os.environ.get("GROUP_WORLD_SIZE") == "1"
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) if one_machine else 0
+    if attempt == 0 and _num_groups == 1:
+        return {}
+    store, rank, world_size = next(
+        dist.rendezvous("env://", timeout=TIMEOUT)  # type: ignore[attr-defined]
+    )
+    prefix = f"attempt {attempt}, group {_num_groups}"
+    store = dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]
+    return {"store": store, "rank": rank, "world_size": world_size}
 
 
 def _leave_group() -> None:
@@ -129,6 +155,23 @@ def on_rank_0(work: Callable[[], T]) -> T:
     return cast(T, value)
 
 
+def on_all_ranks(work: Callable[[], T]) -> T:
+    """Call `work` on every rank; if it raises a UserError on one, raise it on every rank.
+
+    Every machine prints the error, so that of another rank than 0 names its machine.
+    """
+    result: T | None = None
+    error: str | None = None
+    try:
+        result = work()
+    except UserError as mistake:
+        machine = f" (rank {rank()}, on {socket.gethostname()})" if rank() else ""
+        error = f"{mistake}{machine}"
+    for first in filter(None, from_all_ranks(error)):
+        raise UserError(first)
+    return cast(T, result)
+
+
 def barrier() -> None:
     """Wait for all processes."""
     from_rank_0(None)
@@ -195,6 +238,18 @@ def all_mean(x: Tensor) -> Tensor:
         dist.all_reduce(x)
         x /= world_size()
     return x
+
+
+@torch.no_grad()
+def average(tensors: Sequence[Tensor]) -> None:
+    """Replace tensors by their means over all processes, with one exchange per type of number."""
+    if world_size() == 1:
+        return
+    for dtype in {x.dtype: None for x in tensors}:  # in the same order on all processes
+        group = [x for x in tensors if x.dtype == dtype]
+        mean = all_mean(torch.cat([x.reshape(-1) for x in group]))
+        for x, values in zip(group, torch.split(mean, [x.numel() for x in group]), strict=True):
+            x.copy_(values.view(x.shape))
 
 
 def own_rows(joined: Tensor) -> Tensor:

@@ -93,10 +93,10 @@ def old(tmp_path: Path) -> Run:
     return write_folder(tmp_path / "old")
 
 
-def claim(folder: Path, *, num_images: int = 1614, world_size: int = 1, fresh=False, **overrides):
+def claim(folder: Path, *, num_images: int = 1614, fresh=False, **overrides):
     """Claim a folder as version 0.1.0 created it, unless there are overrides."""
     config = resolve("digits", {"epochs": 2, **overrides})
-    return Run.claim(folder, config, num_images=num_images, world_size=world_size, fresh=fresh)
+    return Run.claim(folder, config, num_images=num_images, fresh=fresh)
 
 
 # ------------------------------------------------------------------------------------------ reading
@@ -111,7 +111,7 @@ def test_a_folder_of_version_0_1_0_is_read(old):
     assert repr(old) == f"Run('{old.folder}': SMI, 20 steps, kNN 50.0%)"
     config = old.resolve()
     assert replace(config, methods={}) == replace(resolve("digits", {"epochs": 2}), methods={})
-    assert old.differences(resolve("digits", {"epochs": 2}), num_images=1614, world_size=1) == []
+    assert old.differences(resolve("digits", {"epochs": 2}), num_images=1614) == []
 
 
 def test_missing_facts_are_none_and_unknown_keys_are_ignored(tmp_path):
@@ -199,9 +199,6 @@ def test_a_different_configuration_is_refused(old):
     with pytest.raises(UserError) as caught, claim(old.folder, epochs=3, **{"optimizer.lr": 0.5}):
         pass
     assert str(caught.value) == sentence
-    refused = pytest.raises(UserError, match="world_size is 1 in the folder, 2 now")
-    with refused, claim(old.folder, world_size=2):
-        pass
     refused = pytest.raises(UserError, match="num_images is 1614 in the folder, 99 now")
     with refused, claim(old.folder, num_images=99):
         pass

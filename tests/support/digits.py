@@ -16,7 +16,8 @@ WIDTHS = ["--method.widths", "[16, 16]"]
 
 
 def environment(**more: str) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"} | more
+    path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
+    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | more
 
 
 def command(

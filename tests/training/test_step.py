@@ -46,9 +46,11 @@ def job(
         device=CPU,
         precision=precision,
         compiled=compiled,
+        processes_agree=lambda done: True,
         config=SimpleNamespace(
             seed=0,
             accumulate=accumulate,
+            average_every=1,
             checkpoint_activations=recompute,
             optimizer=SimpleNamespace(clip=clip),
         ),

@@ -2,14 +2,18 @@
 
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 import yaml
 
 import smi
+from smi.data.subset import Subset
+from smi.errors import UserError
 from smi.training import images, pretrain
 from smi.training.signals import Interrupted
 from support.digits import WIDTHS, digits, same_run
@@ -154,13 +158,41 @@ def interrupt_run(folder: Path) -> None:
         print("left", *threads())
 
 
+def disagree(folder: Path) -> None:
+    """Train with images, and then with a folder, that only one of the processes has."""
+    store = dist.FileStore(str(folder / "store"), 2)
+    dist.init_process_group("gloo", store=store, rank=int(os.environ["RANK"]), world_size=2)
+    train(folder / "run")
+    read = images.load
+    if not is_rank_0():
+        images.load = refuse
+    complain(folder / "a")
+    if not is_rank_0():
+        images.load = lambda *words, **more: Subset(read(*words, **more), torch.arange(100))
+    complain(folder / "a")
+    images.load = read
+    complain(folder / ("nothing" if is_rank_0() else "run"))
+    dist.destroy_process_group()
+
+
+def refuse(*words: object, **more: object) -> None:
+    raise UserError("there are no photos here")
+
+
+def complain(out: Path) -> None:
+    try:
+        train(out)
+    except UserError as error:
+        print("refused:", error)
+
+
 def threads() -> list[str]:
     return [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
 
 
 SCENARIOS = {
     scenario.__name__: scenario
-    for scenario in (stop_and_resume, fail_in_probe, finish_run, interrupt_run)
+    for scenario in (stop_and_resume, fail_in_probe, finish_run, interrupt_run, disagree)
 }
 
 
@@ -182,6 +214,18 @@ def test_an_error_on_rank_0_ends_both_processes(tmp_path):
     assert "a bug on rank 0" in errors
     assert other != 0
     assert not smi.Run(tmp_path / "run").finished
+
+
+def test_what_one_process_lacks_is_said_by_both(tmp_path):
+    for code, output, errors in finish(start_two(__file__, "disagree", tmp_path)):
+        assert code == 0, errors
+        said = [line for line in output.splitlines() if line.startswith("refused:")]
+        machine = socket.gethostname()
+        assert said[0] == f"refused: there are no photos here (rank 1, on {machine})"
+        assert "different numbers of images in digits (1614, 100, in the order of ranks)" in said[1]
+        assert f"has a checkpoint on {machine} and none on {machine}, which is rank 0" in said[2]
+    assert not (tmp_path / "a").exists()
+    assert not (tmp_path / "nothing").exists()
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads have names on Linux")

@@ -133,6 +133,7 @@ def _check_numbers(config: Config) -> None:
         "log.probe_images": config.log.probe_images,
         "accumulate": config.accumulate,
         "steps": 1 if config.steps is None else config.steps,
+        "average_every": config.average_every,
     }
     if config.views.input_size is not None:
         positive["views.input_size"] = config.views.input_size

@@ -98,6 +98,7 @@ class Config:
     accumulate: int = 1  # parts of a batch that pass through the network one after another
     checkpoint_activations: bool = False  # compute activations twice instead of keeping them
     sync_batch_norm: bool | None = None  # between GPUs; None: as the authors of the method
+    average_every: int = 1  # steps; above 1, processes average weights and not gradients
     published: bool = False  # the optimizer, views and settings that the method's authors publish
     log: Log = field(default_factory=Log)
     # Settings that the recipe gives to each method, if that method is chosen.

@@ -78,6 +78,7 @@ class Facts:
     requested_batch_size: int | None = None  # larger than that of config.yaml if it did not fit
     requested_seconds: float | None = None  # epochs and images of config.yaml fit into these
     value_range: list[float] | None = None  # what became 0 and 255 of more than 8 bits
+    world_sizes: list[list[int]] | None = None  # [steps done, processes] at the start and changes
 
     @property
     def epochs(self) -> float | None:
@@ -123,7 +124,6 @@ class Run:
         config: "Config",
         *,
         num_images: int,
-        world_size: int = 1,
         fresh: bool = False,
     ) -> Iterator["Run"]:
         """Make the folder of a run, or reopen it to resume, and hold its lock inside the block.
@@ -138,7 +138,7 @@ class Run:
                 stack.enter_context(_lock(folder))
                 if _has_steps(folder):
                     run = cls(folder)
-                    run.require_same(config, num_images=num_images, world_size=world_size)
+                    run.require_same(config, num_images=num_images)
                 else:  # also replaces the configuration of a run that never took a step
                     write_text(folder / CONFIG, config.text())
                     for name in ("run.json", START, BEST):
@@ -176,10 +176,8 @@ class Run:
             overrides["sync_batch_norm"] = False
         return overrides
 
-    def differences(
-        self, config: "Config", *, num_images: int | None = None, world_size: int | None = None
-    ) -> list[str]:
-        """Describe how a configuration and its surroundings differ from those of this run."""
+    def differences(self, config: "Config", *, num_images: int | None = None) -> list[str]:
+        """Describe how a configuration and its images differ from those of this run."""
         changes = differences(
             {**plain(self.resolve()), "methods": {}},  # those of methods that it does not train
             {**plain(config), "methods": {}},
@@ -187,18 +185,13 @@ class Run:
         facts = self.facts
         if facts.requested_batch_size == config.batch_size:  # halved, because it did not fit
             changes = [change for change in changes if not change.startswith("batch_size ")]
-        pairs = {
-            "world_size": (facts.world_size, world_size),
-            "num_images": (facts.num_images, num_images),
-        }
-        for name, (before, now) in pairs.items():
-            if None not in (before, now) and before != now:
-                changes.append(f"{name} is {before} in the folder, {now} now")
+        if None not in (facts.num_images, num_images) and facts.num_images != num_images:
+            changes.append(f"num_images is {facts.num_images} in the folder, {num_images} now")
         return changes
 
-    def require_same(self, config: "Config", *, num_images: int, world_size: int = 1) -> None:
+    def require_same(self, config: "Config", *, num_images: int) -> None:
         """Raise a UserError if the run was created with a different configuration."""
-        changes = self.differences(config, num_images=num_images, world_size=world_size)
+        changes = self.differences(config, num_images=num_images)
         if changes:
             raise UserError(
                 f"{self.folder} was created with a different configuration "

@@ -12,7 +12,13 @@ import torch
 from smi.config.schema import Config
 from smi.data import Batches
 from smi.device import Runtime, choose_precision
-from smi.distributed import rank, synchronise_batch_norms, world_size
+from smi.distributed import (
+    from_all_ranks,
+    on_all_ranks,
+    rank,
+    synchronise_batch_norms,
+    world_size,
+)
 from smi.errors import UserError
 from smi.imports import refused
 from smi.methods import Method
@@ -21,7 +27,12 @@ from smi.optim import create_optimizer
 from smi.runs.restore import build_method, build_views
 from smi.training.images import Images
 from smi.training.job import Job
-from smi.training.step import check_parts, create_scaler
+from smi.training.step import (
+    check_averaging,
+    check_parts,
+    create_scaler,
+    synchronises_batch_norms,
+)
 
 
 @contextlib.contextmanager
@@ -32,8 +43,14 @@ def open_images(config: Config, runtime: Runtime) -> Iterator[tuple[Images, Batc
             f"batch_size {config.batch_size} is not a multiple of the {world_size()} processes"
         )
     with contextlib.ExitStack() as stack:
-        images = Images.open(config, root=runtime.root, num_workers=runtime.num_workers)
-        stack.callback(images.close)
+
+        def open_here() -> Images:
+            images = Images.open(config, root=runtime.root, num_workers=runtime.num_workers)
+            stack.callback(images.close)
+            return images
+
+        images = on_all_ranks(open_here)
+        _require_same_number(len(images.pretrain), config.data.source)
         batches = Batches(
             images.pretrain,
             config.batch_size // world_size(),
@@ -42,6 +59,17 @@ def open_images(config: Config, runtime: Runtime) -> Iterator[tuple[Images, Batc
             world_size=world_size(),
         )
         yield images, batches
+
+
+def _require_same_number(num_images: int, source: str) -> None:
+    """Raise a UserError if the machines have different numbers of images."""
+    numbers = from_all_ranks(num_images)
+    if len(set(numbers)) > 1:
+        raise UserError(
+            f"the processes find different numbers of images in {source} "
+            f"({', '.join(map(str, numbers))}, in the order of ranks): copy the same images to "
+            "every machine, or share their folder"
+        )
 
 
 def build_job(
@@ -60,13 +88,14 @@ def build_job(
     check_parts(method, config.accumulate, batches.batch_size)
     if config.checkpoint_activations:
         checkpoint_activations(method.encoder)
+    precision = choose_precision(config.precision, device)
+    check_averaging(method, config, precision)
     method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if method.synchronises_batch_norm if config.sync_batch_norm is None else config.sync_batch_norm:
+    if synchronises_batch_norms(method, config):
         synchronise_batch_norms(method)
     views = build_views(config, method)
     steps_per_epoch = batches.steps_per_epoch
     log = config.log
-    precision = choose_precision(config.precision, device)
     return Job(
         config=config,
         method=method,

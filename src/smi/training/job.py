@@ -10,6 +10,7 @@ from torch import nn
 from smi.config.schema import Config
 from smi.data import Batches
 from smi.device import Precision
+from smi.distributed import world_size
 from smi.methods import Method
 from smi.optim import Schedule
 from smi.views import Views
@@ -36,3 +37,18 @@ class Job:
     compiled: bool = False
     keep_every: int = 0  # steps; 0: only the last checkpoint is kept
     requested_seconds: float | None = None  # that the run was fitted into; None: no time was given
+
+    def processes_agree(self, done: int) -> bool:
+        """Return whether all processes have the same weights and state after `done` steps.
+
+        With `average_every`, weights are averaged after these steps: also before each probe and
+        checkpoint. It depends on the settings alone, so a resumed run averages as often.
+        """
+        intervals = (
+            self.config.average_every,
+            self.save_every,
+            self.probe_every,
+            self.keep_every,
+        )
+        due = any(interval and done % interval == 0 for interval in intervals)
+        return due or done == self.steps or world_size() == 1

@@ -178,8 +178,7 @@ class Journal:
 
     def _write_metrics(self, out: Output, lr: float, scaling: Mapping[str, float]) -> None:
         """Average the pending values and write a line: the only host sync of training."""
-        terms, metrics, losses = self._gather(out)
-        norms = self._stack_pending()["gradient_norm"].tolist()
+        terms, metrics, losses, norms = self._gather(out)
         self._pending = {}
         line = {
             **self._stamp(),
@@ -199,17 +198,23 @@ class Journal:
         self._last = line
         self._write(line)
 
-    def _gather(self, out: Output) -> tuple[dict[str, float], dict[str, float], list[float]]:
-        """Return loss terms, metrics and the losses since the last line, averaged over ranks.
+    def _gather(
+        self, out: Output
+    ) -> tuple[dict[str, float], dict[str, float], list[float], list[float]]:
+        """Return terms, metrics, losses and gradient norms since a line, averaged over ranks.
 
         The flag of a signal travels with them, which costs no further exchange.
         """
         terms = {name: value.detach() for name, value in out.terms.items()}
         metrics = representation_metrics(out.h, out.z1, out.z2)
         values = [value.float() for value in (*terms.values(), *metrics.values())]
-        losses = self._stack_pending()["loss"]
+        pending = self._stack_pending()
+        losses = pending["loss"]
+        norms = pending["gradient_norm"]
         flag = losses.new_tensor([float(self._stop_flag.signal != 0)])
-        *numbers, stopping = all_mean(torch.cat([torch.stack(values), losses, flag])).tolist()
+        *numbers, stopping = all_mean(
+            torch.cat([torch.stack(values), losses, norms, flag])
+        ).tolist()
         if stopping > 0:
             self._stop_flag.agree()
         end = len(terms)
@@ -217,7 +222,8 @@ class Journal:
         return (
             dict(zip(terms, numbers[:end], strict=True)),
             dict(zip(metrics, numbers[end:start], strict=True)),
-            numbers[start:],
+            numbers[start : start + len(losses)],
+            numbers[start + len(losses) :],
         )
 
     def _stack_pending(self) -> dict[str, Tensor]:

@@ -72,8 +72,9 @@ def train(job: Job, journal: Journal, run: Run, facts: Facts, *, start: int = 0)
             if _probe_is_due(job, done):
                 _probe(job, journal, selection)
             journal.show()
-            saver(done, last=done == job.steps or stop.requested)
-            if stop.requested:
+            stopping = stop.requested and job.processes_agree(done)
+            saver(done, last=done == job.steps or stopping)
+            if stopping:
                 saver.wait()
                 barrier()  # torchrun ends all processes when the first one leaves
                 raise Interrupted(done, stop.signal)
@@ -131,7 +132,7 @@ def require_memory(take: Step, views: Sequence[Tensor], batch: Batch) -> None:
 
 
 class Saver:
-    """Save checkpoints on rank 0: all ranks have the same weights and state.
+    """Save checkpoints on rank 0, after steps that leave all ranks with the same state.
 
     The state is copied between two steps and written by a thread. A checkpoint is skipped if the
     one before is still being written, or if copying takes too large a share of the time, but never

@@ -42,6 +42,11 @@ def plan_lines(
         lines.insert(
             5, f"  λ          {weight:.3g}: {AUTO_REDUNDANCY:g} / (N - 1) for N = {num_samples}"
         )
+    if config.average_every > 1 and world_size() > 1:
+        lines.append(
+            f"  averaging  of weights and optimizer every {config.average_every} steps, before "
+            "probes and before checkpoints; gradients are not exchanged"
+        )
     if config.init.source is not None:
         kept = "kept" if config.init.statistics == "keep" else "updated"
         lines.insert(3, f"  start      {config.init.source}, batch norm statistics {kept}")

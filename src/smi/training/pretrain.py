@@ -7,6 +7,7 @@ run = smi.pretrain("cifar10", out="runs/a", method="BarlowTwins", overrides={"ep
 import contextlib
 import gc
 import os
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +23,7 @@ from smi.data import Batches
 from smi.data.given import Given, as_source
 from smi.device import Runtime, choose_device, prepare_training, release_memory
 from smi.distributed import (
+    from_all_ranks,
     local_rank,
     on_rank_0,
     processes,
@@ -52,7 +54,7 @@ from smi.training.journal import Journal
 from smi.training.loggers import check_loggers, create_loggers
 from smi.training.loop import BatchDoesNotFitError, train
 from smi.training.plan import plan_lines
-from smi.training.run_facts import collect_facts, encoder_header
+from smi.training.run_facts import changed_processes, collect_facts, encoder_header
 from smi.training.selection import Selection
 from smi.training.signals import Interrupted
 from smi.training.step import is_out_of_memory
@@ -106,6 +108,8 @@ def pretrain(
     requested = _requested(data, method, published, overrides)
     prepare_training(device)
     with quietly(quiet), processes(device):
+        if not fresh:
+            _require_run_on_rank_0(expand(out))
         choose = partial(_choose, requested, runtime.root, device, timed=budget is not None)
         origin, configured = _configure(recipe, requested, expand(out), device, fresh, choose)
         config = configured.config
@@ -404,6 +408,22 @@ def _fit(
 # ---------------------------------------------------------------------------------- the processes
 
 
+def _require_run_on_rank_0(folder: Path) -> None:
+    """Raise a UserError if another machine has the checkpoints of a run, and that of rank 0 not.
+
+    torchrun may give rank 0 to another machine when it starts again: training would start over.
+    """
+    has_checkpoint = is_run(folder) and Run(folder).checkpoint.is_file()
+    machines = from_all_ranks((socket.gethostname(), has_checkpoint))
+    owner = next((name for name, has_run in machines if has_run), None)
+    if owner is not None and not machines[0][1]:
+        raise UserError(
+            f"{folder} has a checkpoint on {owner} and none on {machines[0][0]}, which is rank 0 "
+            f"now: share the folder between the machines, make {owner} rank 0 (--node-rank 0 of "
+            "torchrun), or add --fresh to start over"
+        )
+
+
 def _say(text: str) -> None:
     """Print on rank 0."""
     if rank() == 0:
@@ -419,9 +439,7 @@ def _open(
 ) -> Iterator[tuple[Run, Images, Batches]]:
     """Open the images, then claim the folder, so that a mistake in the data leaves no folder."""
     with open_images(config, runtime) as (images, batches), contextlib.ExitStack() as stack:
-        claim = Run.claim(
-            folder, config, num_images=len(images.pretrain), world_size=world_size(), fresh=fresh
-        )
+        claim = Run.claim(folder, config, num_images=len(images.pretrain), fresh=fresh)
         run = on_rank_0(lambda: stack.enter_context(claim))
         yield run, images, batches
 
@@ -444,7 +462,10 @@ def _train(
     if rank() == 0:
         run.cut_metrics(earlier["position"])
         say("\n".join(plan_lines(job, images, origin, start=start, notes=notes)))
-    facts = collect_facts(job, earlier=on_rank_0(lambda: run.facts), root=runtime.root)
+    before = on_rank_0(lambda: run.facts)
+    if start and rank() == 0 and (sentence := changed_processes(job, before)):
+        announce(sentence)
+    facts = collect_facts(job, earlier=before, root=runtime.root, start=start)
     journal = _journal(job, run, loggers, start, earlier["pending"])
     try:
         _train_or_explain(job, journal, run, facts, start)

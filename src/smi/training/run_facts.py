@@ -17,10 +17,10 @@ from smi.runs.run import Facts
 from smi.training.job import Job
 
 
-def collect_facts(job: Job, *, earlier: Facts, root: str | Path | None) -> Facts:
+def collect_facts(job: Job, *, earlier: Facts, root: str | Path | None, start: int = 0) -> Facts:
     """Collect the facts that are known before the first step.
 
-    earlier: those of a run that is resumed; empty for a new one.
+    earlier: those of a run that is resumed; empty for a new one. start: steps done before.
     """
     method, store, policy = job.method, job.batches.store, job.views.policy
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -32,6 +32,7 @@ def collect_facts(job: Job, *, earlier: Facts, root: str | Path | None) -> Facts
         value_range=None if store.value_range is None else list(store.value_range),
         root=str(expand(root).resolve()) if root else None,
         world_size=world_size(),
+        world_sizes=_world_sizes(earlier, start),
         batch_per_device=job.batches.batch_size,
         requested_batch_size=earlier.requested_batch_size or job.requested_batch_size,
         requested_seconds=earlier.requested_seconds or job.requested_seconds,
@@ -49,6 +50,28 @@ def collect_facts(job: Job, *, earlier: Facts, root: str | Path | None) -> Facts
         policy=policy.name,
         device=describe_device(job.device),
         versions=versions(),
+    )
+
+
+def _world_sizes(earlier: Facts, start: int) -> list[list[int]]:
+    """Return the steps at which the number of processes changed, up to `start`."""
+    if not start:
+        return [[0, world_size()]]
+    before = earlier.world_sizes or [[0, earlier.world_size or world_size()]]
+    before = [change for change in before if change[0] < start]  # later ones were lost by a crash
+    return before if before[-1][1] == world_size() else [*before, [start, world_size()]]
+
+
+def changed_processes(job: Job, earlier: Facts) -> str:
+    """Say what another number of processes changes in a resumed run; empty if it is the same."""
+    before = earlier.world_size
+    if before in (None, world_size()):
+        return ""
+    return (
+        f"warning: the number of processes changes from {before} to {world_size()}, with "
+        f"{job.batches.batch_size} images on each. The images of every step stay the same. Random "
+        "views, batch norm statistics of a device, the samples in the loss of a device (SMI's N, "
+        "and λ if it is auto) and rounding change."
     )
 
 

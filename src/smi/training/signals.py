@@ -1,4 +1,4 @@
-"""Stop a run after a checkpoint when SIGINT or SIGTERM arrives."""
+"""Stop a run after a checkpoint when SIGINT, SIGTERM or SIGUSR1 arrives."""
 
 import signal
 import threading
@@ -8,6 +8,10 @@ from typing import Any
 
 from smi.distributed import world_size
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+# Of SIGTERM and SIGUSR1, by which schedulers end a job that they may start again.
+START_AGAIN = 128 + signal.SIGTERM
+
 
 class Interrupted(KeyboardInterrupt):
     """Report that a signal stopped the run after a checkpoint."""
@@ -15,7 +19,7 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, step: int, number: int):
         super().__init__(f"stopped after step {step:,}")
         self.step = step
-        self.exit_code = 128 + number
+        self.exit_code = 130 if number == signal.SIGINT else START_AGAIN
 
 
 class Stop:
@@ -32,7 +36,7 @@ class Stop:
 
 @contextmanager
 def stop_signals() -> Iterator[Stop]:
-    """Note SIGINT and SIGTERM, so that the current step is finished first.
+    """Note SIGINT, SIGTERM and SIGUSR1, so that the current step is finished first.
 
     A second Ctrl-C interrupts at once. Several processes need one another for every step, so they
     agree on the last one: the next that writes a line of metrics (see `Journal`).
@@ -48,7 +52,7 @@ def stop_signals() -> Iterator[Stop]:
             stop.agree()
 
     if threading.current_thread() is threading.main_thread():  # only this thread may set handlers
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in SIGNALS:
             previous[number] = signal.signal(number, note)
     try:
         yield stop

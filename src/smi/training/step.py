@@ -4,6 +4,10 @@ A batch may pass through the network in parts, one after another (`accumulate`).
 device for a method whose devices have losses of their own (`Method.local`). For every other method
 the loss is that of the whole batch: the embeddings of all parts are computed first and without a
 graph, then the loss and its gradient for each embedding, then every part again with a graph.
+
+Several processes average their gradients in each step. With `average_every` they do not: each takes
+steps of its own, and the weights, batch norm statistics and moments of the optimizer are averaged
+after some of them (`Job.processes_agree`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,9 +19,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from smi.config.schema import Config
 from smi.data import Batch
 from smi.device import Precision, autocast
-from smi.distributed import alone, data_parallel, rank
+from smi.distributed import (
+    all_mean,
+    alone,
+    average,
+    data_parallel,
+    rank,
+    send_rows,
+    world_size,
+)
 from smi.errors import TrainingError, UserError
 from smi.losses import Terms
 from smi.methods import Method, Output
@@ -59,7 +72,14 @@ class Step:
             self._network = _Embedding(job.method)
         if job.compiled:
             self._network.compile()
-        self._model = data_parallel(self._network, job.device)
+        self._processes_agree = job.processes_agree
+        self._takes_local_steps = job.config.average_every > 1 and world_size() > 1
+        self._model: nn.Module = self._network
+        if self._takes_local_steps:
+            for tensor in job.method.state_dict().values():
+                send_rows(tensor, 0)  # all begin with the same weights, as DDP has it
+        else:
+            self._model = data_parallel(self._network, job.device)
         self._parameters = [p for group in job.optimizer.param_groups for p in group["params"]]
         # The factor of the loss in float16, read from the device; None for other precisions.
         self.scale = job.scaler.get_scale if job.scaler.is_enabled() else None
@@ -88,7 +108,22 @@ class Step:
             self._require_scale()
         else:
             self._method.after_step()
+        if self._takes_local_steps and self._processes_agree(step + 1):
+            self._average()
+            norm = all_mean(norm)  # NaN on all processes if it is NaN on one of them
         return Taken(out, norm, skipped)
+
+    def _average(self) -> None:
+        """Average everything that a step changes over the processes.
+
+        The moments of the optimizer are averaged, too: a checkpoint of one process is then that of
+        all. Counters are the same everywhere.
+        """
+        tensors = self._method.state_dict().values()
+        average([tensor for tensor in tensors if tensor.is_floating_point()])
+        states = [self._optimizer.state.get(p, {}) for p in self._parameters]
+        values = [x for state in states for name, x in state.items() if name != "step"]
+        average([x for x in values if isinstance(x, Tensor)])
 
     def rehearse(self, step: int, views: Sequence[Tensor], batch: Batch) -> None:
         """Run forward and backward without other processes, and change nothing.
@@ -243,6 +278,30 @@ def check_parts(method: Method, accumulate: int, batch_per_device: int) -> None:
             f"accumulate {accumulate} needs a method with `embed` and `objective`, and "
             f"{type(method).__name__} has only `forward`"
         )
+
+
+def check_averaging(method: Method, config: Config, precision: Precision) -> None:
+    """Raise a UserError if the processes cannot take steps without one another."""
+    if config.average_every == 1:
+        return
+    reason = ""
+    if method.gathers or method.stored:
+        reason = f"the loss of {type(method).__name__} needs those of other devices"
+    elif synchronises_batch_norms(method, config):
+        reason = "batch norms are synchronised (--sync-batch-norm false switches it off)"
+    elif precision == "float16":
+        reason = "each device would skip other steps in float16"
+    if reason:
+        raise UserError(
+            f"average_every {config.average_every} lets every device take steps of its own, "
+            f"and {reason}: use average_every 1"
+        )
+
+
+def synchronises_batch_norms(method: Method, config: Config) -> bool:
+    """Return whether batch norms use the statistics of all processes."""
+    chosen = config.sync_batch_norm
+    return method.synchronises_batch_norm if chosen is None else chosen
 
 
 def is_out_of_memory(error: BaseException) -> bool:
