@@ -516,6 +516,7 @@ def check_bad_share(
 
 
 def write_bad(path: Path, bad: Sequence[BadFile]) -> None:
-    """Write one line per bad file: its path, a tab, the reason."""
-    lines = (f"{printable(item.path)}\t{printable(item.reason)}\n" for item in bad)
-    write_text(path, "".join(lines))
+    """Write one line per bad file: its path, a tab, the reason. Lines that are there stay."""
+    before = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    lines = [f"{printable(item.path)}\t{printable(item.reason)}" for item in bad]
+    write_text(path, "".join(f"{line}\n" for line in dict.fromkeys([*before, *lines])))

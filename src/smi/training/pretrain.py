@@ -473,6 +473,8 @@ def _train(
         journal.close()
         if rank() == 0:
             run.write_bad_files(images.pretrain.bad)
+    bad = [item for of_rank in from_all_ranks(images.pretrain.bad) for item in of_rank]
+    on_rank_0(lambda: run.write_bad_files(bad))
     on_rank_0(lambda: _finish(job, run))
 
 
