@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 PYTEST := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage format bench docs
+.PHONY: help setup demo test long coverage format bench docs
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ test: $(STAMP)  ## Check style, types and layers, and run the tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(PYTEST)
+
+long: $(STAMP)  ## Run the tests that take minutes: lost machines, signals, restarts
+	$(BIN)/pytest --long -m long
 
 coverage: $(STAMP)  ## Run the tests and print their branch coverage (a quarter slower)
 	$(PYTEST) --cov --cov-report=term

@@ -48,7 +48,15 @@ LONGEST = (
 )
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption("--long", action="store_true", help="also run the tests of `make long`")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--long"):
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip(reason="takes long: see `make long`"))
     items.sort(
         key=lambda item: (
             LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)

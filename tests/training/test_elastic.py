@@ -60,7 +60,7 @@ def whole(tmp_path_factory) -> smi.Run:
     return smi.Run(out)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_torchrun_starts_again_after_a_killed_worker(rank, whole, tmp_path):
     process = start(tmp_path / "a", "--nproc-per-node", "2", "--max-restarts", "1")
     wait_until_saved(process, tmp_path / "a")
@@ -74,6 +74,7 @@ def test_torchrun_starts_again_after_a_killed_worker(rank, whole, tmp_path):
     assert smi.Run(tmp_path / "a").facts.world_sizes == [[0, 2]]
 
 
+@pytest.mark.long
 def test_a_signal_to_torchrun_saves_and_the_run_resumes(whole, tmp_path):
     process = start(tmp_path / "a", "--nproc-per-node", "2")
     wait_until_saved(process, tmp_path / "a")
@@ -89,7 +90,7 @@ def test_a_signal_to_torchrun_saves_and_the_run_resumes(whole, tmp_path):
     same_run(whole.folder, tmp_path / "a")
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+@pytest.mark.parametrize("name", [pytest.param("SIGTERM", marks=pytest.mark.long), "SIGUSR1"])
 def test_a_signal_of_a_scheduler_has_one_exit_code(name, tmp_path):
     process = start(tmp_path / "a", epochs=200)
     wait_until_saved(process, tmp_path / "a")

@@ -111,6 +111,7 @@ def test_only_rank_0_needs_the_folder_of_the_run(whole, machines):
     assert "8 on each of 2 devices" not in whole[1][1]  # rank 1 prints nothing
 
 
+@pytest.mark.long
 def test_a_signal_to_one_machine_stops_both_and_the_run_resumes(whole, machines):
     """Rank 0 reads the checkpoint and sends it to the other machine."""
     a, b = machines
@@ -130,6 +131,7 @@ def test_a_signal_to_one_machine_stops_both_and_the_run_resumes(whole, machines)
     assert not (b.disk / "cut").exists()
 
 
+@pytest.mark.long
 def test_rank_0_on_the_other_machine_does_not_start_over(whole, machines):
     results = finish(start(machines, "whole", first=1))
     assert all(code != 0 for code, _, _ in results)
@@ -139,6 +141,7 @@ def test_rank_0_on_the_other_machine_does_not_start_over(whole, machines):
     assert not (machines[1].disk / "whole").exists()
 
 
+@pytest.mark.long
 def test_machines_with_different_images_are_refused(machines):
     photo = machines[1].disk / "photos" / "7.png"
     pixels = photo.read_bytes()
@@ -158,6 +161,7 @@ def test_machines_with_different_images_are_refused(machines):
     assert "(rank 1, on b)" in results[0][2]
 
 
+@pytest.mark.long
 def test_a_machine_is_lost_and_comes_back(machines):
     """torchrun starts the processes again; each time they continue from the last checkpoint."""
     a, b = machines
