@@ -9,7 +9,7 @@
 The results are written to results/knobs-RECIPE.json, and with --chosen to
 results/methods-RECIPE.json. Trials that are in the file already are not run again.
 
-Every method has five trials with the same budget and seed: three learning rates with the recipe's
+Every method has six trials with the same budget and seed: four learning rates with the recipe's
 value of its hyperparameter, then the two values next to that one with the best rate. On digits
 there is one rate, and all four values are tried. Trials are judged on held-out training images: a
 tenth of them, or a fifth where there are few. The val or test images of the dataset are not used.
@@ -43,7 +43,7 @@ KNOBS: dict[str, tuple[str, tuple[float, ...]]] = {
     "DINO": ("teacher_temperature", (0.02, 0.04, 0.06, 0.08)),
     "PIRL": ("temperature", (0.03, 0.07, 0.2, 0.5)),
 }
-RATES = (1e-3, 2e-3, 5e-3)
+RATES = (5e-4, 1e-3, 2e-3, 5e-3)
 # 36,000 images, about 100 s of one core: what a run of benchmarks/evidence.py has, too.
 BUDGETS = {
     "cifar10-small": {"data.images": 36000, "epochs": 1, "optimizer.warmup_epochs": 0.05},
@@ -108,15 +108,16 @@ def run(
             try_once(method, "", {})
             continue
         best_rate: dict[str, float] = {}
+        end = ""
         if recipe != "digits":
             for rate in RATES:
                 try_once(method, f"lr {rate:g}", {"optimizer.lr": rate})
             trials = results["trials"][method]
             best = max(RATES, key=lambda rate: trials[f"lr {rate:g}"]["knn"])
-            best_rate = {"optimizer.lr": best}
+            best_rate, end = {"optimizer.lr": best}, f", lr {best:g}"
             values = beside(values, recipe, method, knob)
         for value in values:
-            try_once(method, f"{value:g}", {f"method.{knob}": value} | best_rate)
+            try_once(method, f"{value:g}{end}", {f"method.{knob}": value} | best_rate)
 
 
 def beside(values: tuple[float, ...], recipe: str, method: str, knob: str) -> tuple[float, ...]:
@@ -131,6 +132,19 @@ def beside(values: tuple[float, ...], recipe: str, method: str, knob: str) -> tu
     at = min(range(len(values)), key=lambda i: abs(math.log(values[i] / value)))
     first = min(max(at - 1, 0), len(values) - 3)
     return tuple(v for v in values[first : first + 3] if v != values[at])
+
+
+def best_settings(recipe: str) -> dict[str, dict[str, float]]:
+    """Return the settings of each method's best trial by kNN, by their names."""
+    results = json.loads((RESULTS / f"knobs-{recipe}.json").read_text())
+    settings: dict[str, dict[str, float]] = {}
+    for method, trials in results["trials"].items():
+        best = max(trials, key=lambda label: trials[label]["knn"])
+        value, _, rate = best.rpartition("lr ")
+        settings[method] = {"lr": float(rate)}
+        if value:
+            settings[method][KNOBS[method][0]] = float(value.removesuffix(", "))
+    return settings
 
 
 def linear(run: Any, where: dict[str, Any]) -> float:
