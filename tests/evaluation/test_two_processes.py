@@ -50,6 +50,7 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Flatten())
 
 
+@pytest.mark.long
 def test_features_are_those_of_one_process_on_both(tmp_path):
     for code, _, errors in finish(start_two(__file__, tmp_path)):
         assert code == 0, errors

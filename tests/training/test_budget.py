@@ -270,6 +270,7 @@ def test_a_real_pace_has_all_its_parts(tmp_path, monkeypatch):
     assert run.facts.steps <= 40
 
 
+@pytest.mark.long
 def test_two_processes_agree_on_what_fits(tmp_path):
     words = digits(tmp_path / "run", "--method.widths", "[8, 8]", "--time", "4s")
     (said,) = run_together(words)

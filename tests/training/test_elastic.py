@@ -60,7 +60,8 @@ def whole(tmp_path_factory) -> smi.Run:
     return smi.Run(out)
 
 
-@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [0, 1])
 def test_torchrun_starts_again_after_a_killed_worker(rank, whole, tmp_path):
     process = start(tmp_path / "a", "--nproc-per-node", "2", "--max-restarts", "1")
     wait_until_saved(process, tmp_path / "a")

@@ -216,6 +216,7 @@ def test_an_error_on_rank_0_ends_both_processes(tmp_path):
     assert not smi.Run(tmp_path / "run").finished
 
 
+@pytest.mark.long
 def test_what_one_process_lacks_is_said_by_both(tmp_path):
     for code, output, errors in finish(start_two(__file__, "disagree", tmp_path)):
         assert code == 0, errors
@@ -229,6 +230,7 @@ def test_what_one_process_lacks_is_said_by_both(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads have names on Linux")
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", ["finish_run", "interrupt_run"])
 def test_no_thread_of_the_process_group_is_left(scenario, tmp_path):
     """One that drops a tensor while Python shuts down would abort the process."""
