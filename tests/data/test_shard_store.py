@@ -17,7 +17,7 @@ import torch
 from smi.data import Batches, load
 from smi.data import order as order_module
 from smi.data.ring import NUM_KEPT, Ring
-from smi.data.shards import read_index
+from smi.data.shard_index import read_index
 from smi.errors import UserError
 from support.shards import jpeg, write_tar
 from support.web import serving
@@ -212,7 +212,7 @@ def test_what_a_killed_process_has_left_is_used_or_removed(web, tmp_path):
     script = (
         "import os, sys, pathlib\n"
         "from smi.data.ring import Ring\n"
-        "from smi.data.shards import read_index\n"
+        "from smi.data.shard_index import read_index\n"
         "Ring(read_index([sys.argv[1]]), pathlib.Path(sys.argv[2])).get(0)\n"
         "os.kill(os.getpid(), 9)"
     )

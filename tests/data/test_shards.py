@@ -9,8 +9,10 @@ import torch
 
 from smi.data import load
 from smi.data.order import MAX_LANES
+from smi.data.shard_files import open_shard
+from smi.data.shard_index import INDEX, read_index
 from smi.data.shard_store import ShardStore
-from smi.data.shards import INDEX, find_shards, open_shard, read_index
+from smi.data.shards import find_shards
 from smi.data.sources import Source
 from smi.data.store import CachedStore
 from smi.errors import UserError

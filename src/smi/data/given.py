@@ -29,8 +29,8 @@ from PIL import Image
 from smi.data.folders import VAL_FOLDERS
 from smi.data.listing import SUFFIXES
 from smi.data.remote import expand_braces, is_url
+from smi.data.shard_index import INDEX
 from smi.data.shard_writer import Item, write_tar
-from smi.data.shards import INDEX
 from smi.data.sources import DATASET_NAMES
 from smi.errors import UserError
 from smi.files import cache_home, disk_errors, expand, lock, write_json, write_whole

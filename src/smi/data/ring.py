@@ -22,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from smi.data.remote import LostError, refuse_full_disk
-from smi.data.shards import OpenShard, Shard, needs_scratch, open_shard, scratch_name
+from smi.data.shard_files import OpenShard, Shard, needs_scratch, open_shard, scratch_name
 from smi.files import lock
 
 NUM_THREADS = 4  # that fetch

@@ -24,7 +24,7 @@ import numpy as np
 from smi.data.folders import FileSet, Folder
 from smi.data.listing import SUFFIXES
 from smi.data.remote import LostError, is_url, open_filesystem, read
-from smi.data.shards import INDEX
+from smi.data.shard_index import INDEX
 from smi.data.sources import find
 from smi.errors import UserError
 from smi.files import disk_errors, expand, write_whole
