@@ -14,18 +14,24 @@ from support.two_machines import why_not
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
-def test_feeding(tmp_path):
-    pytest.importorskip("torchvision")
-    out = tmp_path / "feeding.json"
+def run_benchmark(name: str, *options: str) -> "subprocess.CompletedProcess[str]":
+    """Run a benchmark in a process, and return what it printed."""
     result = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "feeding.py"), "--quick", "--out", str(out)],
+        [sys.executable, str(BENCHMARKS / name), *options],
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert result.returncode == 0, result.stderr
+    return result
+
+
+def test_feeding(tmp_path):
+    pytest.importorskip("torchvision")
+    out = tmp_path / "feeding.json"
+    result = run_benchmark("feeding.py", "--quick", "--out", str(out))
     (measured,) = json.loads(out.read_text())["rounds"]
     rates = [value for name, value in measured.items() if name.startswith(("smi", "DataLoader"))]
     assert len(rates) == 10  # 32 px from memory; 160 and 224 px from memory and files
@@ -38,15 +44,7 @@ def test_feeding(tmp_path):
 
 def test_scale(tmp_path):
     sizes = ["--files=5000", "--names=1000", "--shards=100", f"--folder={tmp_path}"]
-    result = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "scale.py"), *sizes, "--out", str(tmp_path / "a.json")],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+    result = run_benchmark("scale.py", *sizes, "--out", str(tmp_path / "a.json"))
     lines = json.loads((tmp_path / "a.json").read_text())["lines"]
     assert [line["count"] for line in lines[:5]] == [5000, 5000, 256, 256, 5000]
     assert lines[4]["megabytes"] < 5000 * 2048 * 4 / 1e6  # features are on the disk
@@ -70,15 +68,7 @@ def test_checks_for_a_gpu_run_on_a_cpu_too(check, rows, monkeypatch, capsys):
 @pytest.mark.long
 def test_machines(tmp_path):
     out = tmp_path / "machines.json"
-    result = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "machines.py"), "--quick", "--out", str(out)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+    result = run_benchmark("machines.py", "--quick", "--out", str(out))
     results = json.loads(out.read_text())
     every, fourth = results["steps"].values()
     parameters = 1_883_808
