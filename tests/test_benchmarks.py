@@ -44,7 +44,7 @@ def test_feeding(tmp_path):
 
 def test_scale(tmp_path):
     sizes = ["--files=5000", "--names=1000", "--shards=100", f"--folder={tmp_path}"]
-    result = run_benchmark("scale.py", *sizes, "--out", str(tmp_path / "a.json"))
+    run_benchmark("scale.py", *sizes, "--out", str(tmp_path / "a.json"))
     lines = json.loads((tmp_path / "a.json").read_text())["lines"]
     assert [line["count"] for line in lines[:5]] == [5000, 5000, 256, 256, 5000]
     assert lines[4]["megabytes"] < 5000 * 2048 * 4 / 1e6  # features are on the disk
