@@ -38,7 +38,7 @@ SUFFIXES = frozenset(
 MIN_KEPT_FILES = 50_000  # a smaller folder is listed in a moment
 NUM_CHECKED_FILES = 1000  # of a kept listing
 CHUNK_ROWS = 65_536  # of names that are read at once
-CLOCK_NS = 2 * 10**9  # a folder that changed so shortly before may change again unnoticed
+MIN_AGE_NS = 2 * 10**9  # a younger folder may change again without another time
 LISTING_VERSION = 1  # raise it when kept listings have another form
 
 ROW = np.dtype(
@@ -230,7 +230,7 @@ def scan(root: Path) -> tuple[Listing, Listing]:
                     return kept
         started = time.time_ns()
         names, images, others, folders = _walk_all(str(root))
-        if len(images) >= MIN_KEPT_FILES and int(folders["mtime_ns"].max()) < started - CLOCK_NS:
+        if len(images) >= MIN_KEPT_FILES and int(folders["mtime_ns"].max()) < started - MIN_AGE_NS:
             with suppress(OSError):
                 _keep(folder, names, images, others, folders)
     return Listing(names, images, folders), Listing(names, others, folders)
