@@ -694,12 +694,13 @@ def test_methods_are_compared_without_labels(unlabelled, tmp_path):
 
 
 @pytest.mark.usefixtures("_quick")
-def test_a_value_is_chosen_without_labels(unlabelled, capsys):
+def test_a_value_is_chosen_without_labels(unlabelled, tmp_path):
     settings = {"sweep": "SMI.redundancy_weight=0.01,0.1", "choose": True}
     comparison = compare(["SMI", "SimCLR"], seeds=1, **unlabelled, **settings)
     scores = [row.runs[0].criteria["retrieval"] for row in comparison.rows[:2]]
     best = comparison.rows[scores.index(max(scores))]
-    said = capsys.readouterr().out
+    said = comparison.text()
+    assert Comparison.read(tmp_path / "c").text() == said
     assert (
         f"by retrieval of views: SMI with redundancy_weight {best.value} ({max(scores):.1%}" in said
     )

@@ -206,9 +206,11 @@ def compare(
         if choose and not grid.runs[0].config.log.probe_every:
             raise UserError("--choose needs probes: log.probe_every must not be 0")
         comparison = runner.run()
+        if choose:
+            about = {**comparison.about, "choice": choose_values(comparison)}
+            comparison = dataclasses.replace(comparison, about=about)
+            comparison.write(runner.folder)
         say(f"\nwritten to {folder}: table.md, table.csv, comparison.json, figure.html, runs/\n")
-        for sentence in choose_values(comparison) if choose else ():
-            say(sentence)
         return comparison
 
 

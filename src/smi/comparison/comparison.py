@@ -452,7 +452,8 @@ class Comparison:
             settings = [alike, self._time_note(self.seconds)]
         start = [self.off_the_shelf.sentence] if self.off_the_shelf else []
         criteria = [CRITERIA_NOTE] if self._criteria else []
-        lines = (*settings, *start, *protocols, COST_NOTE, *criteria, *self._caveats())
+        choice = self.about.get("choice", ())  # earlier versions do not have the key
+        lines = (*settings, *start, *protocols, COST_NOTE, *criteria, *self._caveats(), *choice)
         return [printable(line) for line in lines]
 
     @property
