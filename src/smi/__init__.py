@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from smi.device import Runtime as Runtime
     from smi.evaluation.evaluate import evaluate as evaluate
     from smi.health.diagnosis import diagnose as diagnose
+    from smi.imports import trust as trust
     from smi.inference.embed import embed as embed
     from smi.inference.export import export as export
     from smi.inference.neighbours import neighbours as neighbours
@@ -45,6 +46,7 @@ _MODULES = {
     "pretrain": "training.pretrain",
     "report": "reporting.report",
     "reproduce": "paper.reproduce",
+    "trust": "imports",
 }
 _PACKAGES = ("data", "losses", "methods", "nn", "views")
 

@@ -19,8 +19,10 @@ from typing import Any, NoReturn
 
 from smi import __version__
 from smi.errors import TrainingError, UserError
+from smi.imports import trust
 from smi.terminal import say, suggest
 
+MAX_NUMBER = 10**15  # of images, steps and the like
 Option = tuple[str, dict[str, Any]]  # a flag or a name, and its arguments for argparse
 
 
@@ -51,7 +53,8 @@ def option(name: str, metavar: str, help: str, **arguments: Any) -> Option:
     """Describe an option with a value; a default is added to the help text."""
     if arguments.get("default") is not None:
         help += " (default: %(default)s)"
-    return name, {"metavar": metavar, "help": help, **arguments}
+    kind = path if arguments.get("type") is Path else arguments.get("type", text)
+    return name, {"metavar": metavar, "help": help, **arguments, "type": kind}
 
 
 def count(name: str, metavar: str, help: str, **arguments: Any) -> Option:
@@ -74,15 +77,28 @@ def form(name: str) -> Option:
     }
 
 
-def positive(text: str) -> int:
+def positive(value: str) -> int:
     """Parse a whole number of 1 or more."""
     try:
-        number = int(text)
+        number = int(value)
     except ValueError:
         number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of 1 or more, not {text!r}")
+    if not 1 <= number <= MAX_NUMBER:
+        shown = value if len(value) <= 20 else f"{value[:20]}…"
+        raise argparse.ArgumentTypeError(f"must be a whole number of 1 or more, not {shown!r}")
     return number
+
+
+def text(value: str) -> str:
+    """Return a value that is not empty."""
+    if not value.strip():
+        raise argparse.ArgumentTypeError("must not be empty")
+    return value
+
+
+def path(value: str) -> Path:
+    """Parse a path that is not empty."""
+    return Path(text(value))
 
 
 # ---------------------------------------------------------------------------------------- options
@@ -95,6 +111,7 @@ RUNTIME = (
     option("--device", "cuda|mps|cpu", "device to compute on (default: the first available)"),
     count("--num-workers", "W", "processes that decode image files (default: one per core)"),
 )
+TRUST = flag("--trust", "run code of your own that a run's folder or a file names")
 RECIPE = (
     option("recipe", "RECIPE", "a name (see `smi pretrain --list`) or a YAML file", nargs="?"),
     option(
@@ -140,6 +157,7 @@ RECIPE = (
         "compute activations twice instead of keeping them: less memory, slower",
         default=None,
     ),
+    TRUST,
     *RUNTIME,
     option(
         "--log-to",
@@ -302,6 +320,7 @@ COMMANDS = (
             SEED,
             FEATURE_PRECISION,
             flag("--show", "print the stored results and compute nothing"),
+            TRUST,
             JSON,
             *RUNTIME,
         ),
@@ -330,6 +349,7 @@ COMMANDS = (
             ),
             count("--batch-size", "N", "number of images in memory at a time", default=256),
             FEATURE_PRECISION,
+            TRUST,
             *RUNTIME,
         ),
     ),
@@ -358,6 +378,7 @@ COMMANDS = (
             ),
             option("--out", "FILE", "the PNG to write", type=Path, default=Path("neighbours.png")),
             count("--k", "K", "number of similar images per query", default=8),
+            TRUST,
             *RUNTIME,
         ),
     ),
@@ -372,6 +393,7 @@ COMMANDS = (
             option("--to", "FORMAT", "safetensors, timm, torchvision or onnx", required=True),
             option("--out", "DIR", "folder to create (default: RUN/export/FORMAT)", type=Path),
             option("--data", "NAME|PATH", "images to compare on (default: those of pretraining)"),
+            TRUST,
             ROOT,
         ),
     ),
@@ -464,6 +486,7 @@ COMMANDS = (
             ),
             SEED,
             flag("--list", "list the figures and exit"),
+            TRUST,
             *RUNTIME,
         ),
         instead={"list": "smi.figures.catalogue:list_figures"},
@@ -505,6 +528,7 @@ COMMANDS = (
             option("sources", "RUN", "folders of `smi pretrain` and `smi compare`", nargs="+"),
             option("--out", "FILE", "the page", type=Path, default=Path("report.html")),
             IMAGES,
+            TRUST,
             *RUNTIME,
         ),
     ),
@@ -581,6 +605,8 @@ def run(arguments: argparse.Namespace, settings: dict[str, str]) -> None:
         for name, value in vars(arguments).items()
         if name not in ("command", "parser", "form")
     }
+    if values.pop("trust", False):
+        trust()
     instead = next((path for name, path in command.instead.items() if values.pop(name)), None)
     if instead is None:
         for name, sentence in command.needs.items():

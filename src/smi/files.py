@@ -1,4 +1,4 @@
-"""Find folders of this machine, lock files, and write files whole or not at all."""
+"""Find folders of this machine, lock files, read small files with checks, write them whole."""
 
 import contextlib
 import fcntl
@@ -10,16 +10,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from smi.errors import UserError
-from smi.terminal import announce
+import yaml
 
+from smi.errors import UserError
+from smi.terminal import announce, printable
+
+MAX_TEXT_BYTES = 200_000_000  # of JSON; the largest are the points of figures
+MAX_YAML_BYTES = 1_000_000
+MAX_YAML_VALUES = 10_000  # with those that aliases repeat
+
+_umask = os.umask(0o022)  # the only way to read it is to change it
+os.umask(_umask)
+FILE_MODE = 0o666 & ~_umask
+
+Kinds = Mapping[str, Any]  # of fields: a type, several, or the kinds of a section below
 Source = str | os.PathLike[str]  # a name, a path, or a Run
 Sources = Source | Iterable[Source]
 
 
 def cache_home() -> Path:
     """Return $SMI_CACHE, or `smi` in $XDG_CACHE_HOME, or ~/.cache/smi."""
-    if "SMI_CACHE" in os.environ:
+    if os.environ.get("SMI_CACHE"):
         return expand(os.environ["SMI_CACHE"])
     return expand(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "smi"
 
@@ -31,6 +42,8 @@ def data_home() -> Path:
 
 def expand(path: Source) -> Path:
     """Replace ~ by the home folder."""
+    if not os.fspath(path):
+        raise UserError("a path is empty: name a file or a folder")
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -101,6 +114,7 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
     partial = path.with_name(f"{path.name}.partial")
     try:
         write(partial)
+        partial.chmod(FILE_MODE)  # safetensors writes files that only their owner can read
         sync(partial)
         partial.replace(path)
         sync(path.parent)
@@ -130,3 +144,89 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# ------------------------------------------------------------------------------------- reading
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object, or raise a UserError that says what is wrong with the file."""
+    try:
+        value = json.loads(read_text(path, MAX_TEXT_BYTES))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise damaged(path, error) from error
+    if not isinstance(value, dict):
+        raise damaged(path, f"it holds a {type(value).__name__}, not an object")
+    return value
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML mapping, or raise a UserError that says what is wrong with the file."""
+    return parse_yaml(read_text(path, MAX_YAML_BYTES), path)
+
+
+def parse_yaml(text: str, path: object) -> dict[str, Any]:
+    """Parse a YAML mapping; one that aliases make larger than memory is refused."""
+    try:
+        if _num_values(yaml.compose(text, yaml.SafeLoader)) > MAX_YAML_VALUES:
+            raise damaged(path, f"it has more than {MAX_YAML_VALUES:,} values")
+        value = yaml.safe_load(text)
+    except UserError:
+        raise
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
+        raise damaged(path, error) from error
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise damaged(path, "it has no settings (name: value)")
+    return value
+
+
+def _num_values(node: yaml.Node | None) -> int:
+    """Count the values of a YAML document, also those that aliases repeat."""
+    counts: dict[int, int] = {}
+
+    def count(node: Any) -> int:
+        if id(node) not in counts:
+            counts[id(node)] = MAX_YAML_VALUES + 1  # of a node inside itself
+            values = node.value if isinstance(node.value, list) else []
+            children = [child for v in values for child in (v if isinstance(v, tuple) else (v,))]
+            counts[id(node)] = 1 + sum(map(count, children))
+        return counts[id(node)]
+
+    return 0 if node is None else count(node)
+
+
+def read_text(path: Path, max_bytes: int) -> str:
+    """Read UTF-8, or raise a UserError for a file that is too large or not text."""
+    with path.open("rb") as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise damaged(path, f"it has more than {max_bytes / 1e6:g} MB")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise damaged(path, "it is not UTF-8") from error
+
+
+def check_fields(values: Mapping[str, Any], kinds: Kinds, path: object, section: str = "") -> None:
+    """Raise a UserError for a field that is missing or not of its kind.
+
+    A name that ends with ? may be missing or null. True and false are not numbers.
+    """
+    for key, kind in kinds.items():
+        name = key.removesuffix("?")
+        value = values.get(name)
+        if value is None and key != name:
+            continue
+        if isinstance(kind, Mapping):
+            if not isinstance(value, Mapping):
+                raise damaged(path, f"it has no section {section + name!r}")
+            check_fields(value, kind, path, f"{section}{name}.")
+        elif not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            shown = "missing" if value is None else f"{str(value)[:40]!r}"
+            raise damaged(path, f"{section}{name} is {shown}")
+
+
+def damaged(path: object, reason: object) -> UserError:
+    """Return the error for a file with a wrong content."""
+    text = " ".join(str(reason).split()) or type(reason).__name__
+    return UserError(f"{printable(str(path))} is damaged: {printable(text)[:200]}")

@@ -49,6 +49,7 @@ from smi.evaluation.evaluate import evaluate
 from smi.evaluation.labelled import check_number
 from smi.evaluation.results import Result
 from smi.files import disk_errors, expand
+from smi.imports import trusts_files
 from smi.runs.collect import COMPARISON
 from smi.runs.restore import build_method, load_method, load_views
 from smi.runs.run import Run
@@ -103,6 +104,7 @@ class Launch:
         }
         arguments = [f"--{name}={value}" for name, value in options.items() if value is not None]
         arguments += [f"--log-to={name}" for name in self.loggers]
+        arguments += ["--trust"] if trusts_files() else []
         return [*arguments, "--compile"] if self.compiled else arguments
 
     def command(self, run: GridRun) -> str:
@@ -175,6 +177,7 @@ def compare(
             )
             settings = {**chosen, **settings}
         folder = expand(out)
+        _require_own_folder(folder)
         grid = plan_grid(
             str(recipe),
             settings,
@@ -215,6 +218,18 @@ def compare(
 
 
 # ------------------------------------------------------------------------------ checks
+
+
+def _require_own_folder(folder: Path) -> None:
+    """Refuse a folder with other content: runs and tables must not mix with it."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file: give a folder to write the comparison to")
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if names and not names & {COMPARISON, "runs"}:
+        raise UserError(
+            f"{folder} is not empty, and is not a comparison ({sorted(names)[0]} is in it): give "
+            "another folder"
+        )
 
 
 def refuse_torchrun() -> None:

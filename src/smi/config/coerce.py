@@ -12,6 +12,8 @@ import yaml
 from smi.errors import UserError
 from smi.terminal import suggest
 
+MAX_NUMBER = 10**15  # of whole numbers: larger ones are not exact as float64
+
 
 def to_dataclass(kind: Any, raw: Any, where: str) -> Any:
     """Convert a mapping to a dataclass; `where` is the dotted prefix of its fields."""
@@ -91,7 +93,7 @@ def _guess(value: Any, where: str) -> Any:
         return value
     try:
         parsed = yaml.safe_load(value) if value else value
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{where} cannot be read: {value!r}") from error
     try:
         return float(parsed) if isinstance(parsed, str) else parsed  # YAML 1.1: 1e-3 is text
@@ -112,13 +114,15 @@ def _to_scalar(value: Any, kind: Any, where: str) -> Any:
     ):
         try:
             number = float(value)  # YAML 1.1 takes 1e-3 for text
-        except ValueError:
+        except (ValueError, OverflowError):
             number = math.nan
-        if math.isfinite(number) and (kind is float or number == int(number)):
+        in_range = math.isfinite(number) and (kind is float or abs(number) <= MAX_NUMBER)
+        if in_range and (kind is float or number == int(number)):
             return kind(value) if not isinstance(value, str) else kind(number)
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     expected = names.get(kind, getattr(kind, "__name__", kind))
-    raise UserError(f"{where} must be {expected}, not {value!r}")
+    shown = repr(value)
+    raise UserError(f"{where} must be {expected}, not {shown[:60]}{'…' if len(shown) > 60 else ''}")
 
 
 def to_mapping(value: Any, where: str) -> dict[str, Any]:

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from smi.config.coerce import check_names, to_dataclass, to_mapping, to_named, to_text, to_type
 from smi.config.published import apply_published
 from smi.config.schema import RECIPES, SHORT, Config, read_text
 from smi.errors import UserError
+from smi.files import parse_yaml, read_yaml
+from smi.imports import require_trust, trust
 from smi.methods import find_method, name_of, settings_of
+from smi.nn.encoders import require_trusted_network
 from smi.terminal import suggest
 from smi.views import RECIPES as POLICIES
 
@@ -32,6 +33,8 @@ def resolve(
     A method or an encoder other than the recipe's starts from its own defaults. With `published`,
     the recipe's section `as_published` for the method comes before the overrides.
     defaults: settings for those that neither the recipe nor the overrides have.
+
+    An import path in a YAML file is refused unless an override names it, too, or files are trusted.
     """
     raw = read_recipe(recipe)
     for key, value in (defaults or {}).items():
@@ -41,6 +44,9 @@ def resolve(
     methods = to_mapping(raw.get("methods") or {}, "methods")
     for key in [key for key in overrides if key.startswith("methods.")]:
         _put({"methods": methods}, key, overrides.pop(key))
+    _trust_overrides(overrides)
+    for path in [name for name in map(str, methods) if "." in name]:
+        require_trust(path, recipe)
     learning_rates = _take_learning_rates(methods)
     by_method = {
         name_of(str(name)): _partial_settings(str(name), settings or {})
@@ -49,6 +55,8 @@ def resolve(
 
     method = to_named(raw.pop("method", "SMI"), "method")
     name = name_of(to_text(overrides.pop("method.name", method["name"]), "method"))
+    if "." in name:
+        require_trust(name, recipe)
     from_recipe = {**method, "name": name} if name == name_of(method["name"]) else {}
     method = {"name": name} | by_method.get(name, {}) | from_recipe
 
@@ -56,6 +64,7 @@ def resolve(
     encoder_name = to_text(overrides.pop("encoder.name", encoder["name"]), "encoder")
     if encoder_name != encoder["name"]:
         encoder = {"name": encoder_name}
+    require_trusted_network(encoder, recipe)
 
     raw |= {"method": method, "encoder": encoder, "methods": by_method}
     if name in learning_rates and not overrides.get("published", raw.get("published")):
@@ -70,23 +79,26 @@ def resolve(
     return config
 
 
+def _trust_overrides(overrides: Mapping[str, Any]) -> None:
+    """Trust the import paths that the user names: a file may name these, too."""
+    for key in ("method.name", "encoder.name"):
+        if isinstance(path := overrides.get(key), str) and "." in path:
+            trust(path)
+
+
 def read_recipe(recipe: str | Path) -> dict[str, Any]:
     """Read a recipe by its name or from a YAML file."""
     path = Path(recipe)
     if str(recipe) in RECIPES:
         text = read_text(str(recipe))
     elif path.suffix in (".yaml", ".yml") and path.is_file():
-        text = path.read_text()
+        return read_yaml(path)
     elif path.suffix in (".yaml", ".yml"):
         raise UserError(f"there is no file {path}")
     else:
         hint = suggest(str(recipe), RECIPES)
         raise UserError(f"there is no recipe {str(recipe)!r}: {hint} (or name a YAML file)")
-    try:
-        raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"{recipe} is not YAML: {' '.join(str(error).split())}") from error
-    return to_mapping(raw, str(recipe))
+    return parse_yaml(text, recipe)
 
 
 def check_config(config: Config) -> None:
@@ -115,6 +127,10 @@ def check_config(config: Config) -> None:
             "select: best chooses by probes of held-out training images: data.validation and "
             "log.probe_every must be above 0"
         )
+    for name in ("solarize_p", "blur_p"):
+        for probability in getattr(config.views, name) or ():
+            if not 0 <= probability <= 1:
+                raise UserError(f"views.{name} must be between 0 and 1, not {probability:g}")
     warmup = config.optimizer.warmup_epochs
     if config.steps is None and warmup >= config.epochs:
         raise UserError(

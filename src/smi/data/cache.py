@@ -198,6 +198,19 @@ def _build(
     """Decode all files into a temporary folder and rename it to `folder`."""
     folder.parent.mkdir(parents=True)
     partial = Path(tempfile.mkdtemp(prefix="partial-", dir=folder.parent))
+    try:
+        _fill(partial, files, resolution, keep, num_workers)
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(folder.parent, ignore_errors=True)
+        raise
+    sync(folder.parent)
+
+
+def _fill(
+    partial: Path, files: FileSet | ShardSet, resolution: int, keep: Keep, num_workers: int
+) -> None:
+    """Decode all files into a folder."""
     size = cache_bytes(files, resolution, keep)
     about = "about " if keep == "aspect" else ""
     announce(
@@ -242,8 +255,6 @@ def _build(
     (partial / "files.json").write_text(json.dumps(contents))
     sync(partial / "files.json")
     sync(partial)
-    partial.rename(folder)
-    sync(folder.parent)
 
 
 @contextlib.contextmanager

@@ -150,6 +150,7 @@ class FolderDescription:
     sides: tuple[int, float, int] | None  # minimum, median, maximum of the shorter side, in pixels
     value_range: ValueRange | None  # what becomes 0 and 255, of more than 8 bits
     unreadable: list[BadFile]
+    unreadable_of: dict[str, int]  # the number of them in each split
     misnamed: list[BadFile]
     duplicates: list[list[str]]  # groups of files with the same bytes
     across_splits: int  # the number of those groups with files in train and in val
@@ -212,11 +213,13 @@ class FolderDescription:
             f"Pretraining would use {self.pretraining_images:,} images at {self.resolution} px, "
             f"{decoding}, without their labels."
         ]
-        if len(self.unreadable) > MAX_BAD_SHARE * self.num_files:
-            lines.append(
-                f"It would stop, because more than {MAX_BAD_SHARE:.0%} of the files are "
-                "unreadable: repair or remove them."
-            )
+        for split, command in {"train": "Pretraining", "val": "Evaluation"}.items():
+            num_bad, num_files = self.unreadable_of.get(split, 0), self.splits.get(split, 0)
+            if num_bad > MAX_BAD_SHARE * num_files:
+                lines.append(
+                    f"{command} would stop, because {num_bad:,} of the {num_files:,} files of "
+                    f"{split} are unreadable, more than {MAX_BAD_SHARE:.0%}: repair or remove them."
+                )
         if self.classes is None:
             lines.append("There are no labels: everything except accuracy works without them.")
         return lines
@@ -319,6 +322,7 @@ def describe_folder(folder: Folder) -> FolderDescription:
         sides=(min(sides), statistics.median(sides), max(sides)) if sides else None,
         value_range=train.value_range,
         unreadable=[BadFile(paths[row], reason) for row, reason in bad.items()],
+        unreadable_of=dict(Counter(entries[row][0] for row in bad)),
         misnamed=_misnamed({paths[row]: info for row, info in infos.items()}),
         duplicates=duplicates,
         across_splits=sum(len({split_of[path] for path in group}) > 1 for group in duplicates),

@@ -13,6 +13,7 @@ from smi.health.checks import Finding, Level
 from smi.health.history import WINDOW, finite_number
 from smi.health.run_context import Context
 from smi.health.watch import find_problems
+from smi.imports import is_trusted
 from smi.methods.description import MethodDescription
 from smi.runs.names import kept_name
 from smi.runs.run import CONFIG, Run
@@ -144,8 +145,10 @@ def _text_or_none(value: Any) -> str | None:
 
 def _describe_by_class(name: str, setup: Mapping[str, Any]) -> dict[str, Any]:
     """Describe the method of a run by its class: earlier versions did not write this down."""
-    from smi.methods import LossSetup, find_method  # imports torch
+    from smi.methods import METHOD_NAMES, LossSetup, find_method  # imports torch
 
+    if name not in METHOD_NAMES and not is_trusted(name):
+        return {}
     try:
         method = find_method(name)
     except Exception:  # the user's module may be missing, or fail in any way

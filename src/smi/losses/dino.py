@@ -8,7 +8,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from smi.losses.numerics import check_embeddings, check_lists, check_positive, float32_island
+from smi.losses.numerics import (
+    bounded,
+    check_embeddings,
+    check_lists,
+    check_positive,
+    float32_island,
+)
 from smi.losses.terms import Terms
 
 STUDENT_TEMPERATURE = 0.1
@@ -60,8 +66,8 @@ def dino_loss(
     W devices: the mean of W local losses, which is the loss of the joined batch if `center` is the
     same on every device.
 
-    Fewer than two views, different shapes or devices, integers and temperatures that are not
-    positive raise a ValueError. The loss is computed in float32, or in float64 if an input is, also
+    Outputs divided by a temperature are bounded by 1e30. Fewer than two views, different shapes or
+    devices, integers and temperatures that are not positive raise a ValueError. The loss is computed in float32, or in float64 if an input is, also
     under autocast.
     """
     check_positive(student_temperature=student_temperature)
@@ -81,11 +87,12 @@ def dino_loss(
     with float32_island(*teacher, *student, center.reshape(1, -1), same_shape=False) as tensors:
         *outputs, center = tensors
         targets = [
-            torch.softmax((t.detach() - center) / teacher_temperature, dim=1)
+            torch.softmax(bounded((t.detach() - center) / teacher_temperature), dim=1)
             for t in outputs[: len(teacher)]
         ]
         predictions = [
-            torch.log_softmax(s / student_temperature, dim=1) for s in outputs[len(teacher) :]
+            torch.log_softmax(bounded(s / student_temperature), dim=1)
+            for s in outputs[len(teacher) :]
         ]
         pairs = [(t, p) for i, t in enumerate(targets) for j, p in enumerate(predictions) if i != j]
         return Terms(alignment=-torch.stack([(t * p).sum(dim=1).mean() for t, p in pairs]).mean())

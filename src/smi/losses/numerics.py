@@ -99,11 +99,24 @@ def peak(z: Tensor, dim: int) -> Tensor:
 
 
 def unit_rows(z: Tensor) -> Tensor:
-    """Scale rows to length 1, in float32 or better. Zeros stay zeros and have no gradient."""
+    """Scale rows to length 1, in float32 or better.
+
+    Rows of zeros, or of nothing above 1e-30, become zeros and have no gradient.
+    """
     z = z.to(torch.promote_types(z.dtype, torch.float32))  # MIN_SCALE is 0 in float16
-    z = z / peak(z, 1).clamp_min(MIN_SCALE)
+    largest = peak(z, 1)
+    z = z / torch.where(largest >= MIN_SCALE, largest, torch.inf)
     length = torch.linalg.vector_norm(z, dim=1, keepdim=True)
     return z / torch.where(length > 0, length, torch.inf)
+
+
+# Logits beyond this decide a softmax alone; infinite ones would make it NaN.
+MAX_LOGIT = 1e30
+
+
+def bounded(logits: Tensor) -> Tensor:
+    """Clamp logits that overflowed, or nearly so: a softmax of them stays finite."""
+    return logits.clamp(-MAX_LOGIT, MAX_LOGIT)
 
 
 def off_diagonal(square: Tensor) -> Tensor:

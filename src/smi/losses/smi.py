@@ -108,7 +108,8 @@ def smi_loss(
     has the type of the input: in float16 it may overflow to infinity, as gradient scalers expect.
     Where |rho| is within 1e-6 of 1, eps and the rounding of float32 are of the same size, and
     dependencies are accurate to a tenth. One view, different shapes or devices, integers and
-    settings out of range raise a ValueError.
+    settings out of range raise a ValueError. On a GPU, coordinates from 1e37 in float32 may give
+    NaN, because their sum overflows.
     """
     return _fused(_views(z1, z2, more), _Options(redundancy_weight, target, shift, eps, reduction))
 
@@ -491,11 +492,22 @@ def _center(zs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
     """
     num_samples, dim = zs[0].shape
     u = zs[0].new_empty(len(zs) * num_samples, dim)
-    mean = torch.cat([z.mean(dim=1, keepdim=True) for z in zs])
-    top = torch.cat([z.amax(dim=1, keepdim=True) for z in zs])
+    mean, top = _mean_and_top(zs)
+    shrink: Tensor | float = 1.0
+    if u.device.type == "cpu" and not torch.isfinite(top - mean).all():
+        # A sum overflowed. On a GPU, looking at it would stop all kernels.
+        shrink = torch.where(torch.isfinite(top - mean), 1.0, 2.0**-64).to(u.dtype)
+        zs = tuple(z * s for z, s in zip(zs, shrink.chunk(len(zs)), strict=True))
+        mean, top = _mean_and_top(zs)
     rounding = torch.finfo(u.dtype).eps * torch.maximum(mean.abs(), top.abs()).clamp_min_(MIN_SCALE)
     scale = torch.maximum(top - mean, rounding)
     factor, offset = scale.reciprocal().chunk(len(zs)), (mean / scale).neg_().chunk(len(zs))
     for v, rows in enumerate(u.chunk(len(zs))):
         torch.addcmul(offset[v], zs[v], factor[v], out=rows)
-    return u, scale, 16 * math.sqrt(dim) * rounding / scale
+    return u, scale / shrink, 16 * math.sqrt(dim) * rounding / scale
+
+
+def _mean_and_top(zs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """Return the mean and the maximum of each row of the stacked views."""
+    mean = torch.cat([z.mean(dim=1, keepdim=True) for z in zs])
+    return mean, torch.cat([z.amax(dim=1, keepdim=True) for z in zs])

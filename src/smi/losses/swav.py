@@ -9,7 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from smi.distributed import join, own_rows
-from smi.losses.numerics import check_embeddings, check_lists, check_positive, float32_island
+from smi.losses.numerics import (
+    bounded,
+    check_embeddings,
+    check_lists,
+    check_positive,
+    float32_island,
+)
 from smi.losses.terms import Terms
 
 TEMPERATURE = 0.1
@@ -70,8 +76,8 @@ def swav_loss(
     W devices: codes are balanced over all devices. The loss is the mean of W local losses, which is
     the loss of the joined batch.
 
-    Fewer than two views, different shapes or devices, integers and temperatures that are not
-    positive raise a ValueError. The loss is computed in float32, or in float64 if an input is, also
+    Scores divided by a temperature are bounded by 1e30. Fewer than two views, different shapes or
+    devices, integers and temperatures that are not positive raise a ValueError. The loss is computed in float32, or in float64 if an input is, also
     under autocast.
     """
     check_positive(temperature=temperature)
@@ -91,7 +97,7 @@ def swav_loss(
         num_views = len(scores) + len(low_resolution)
         views = tensors[:num_views]
         earlier = tensors[num_views:]
-        predictions = [torch.log_softmax(view / temperature, dim=1) for view in views]
+        predictions = [torch.log_softmax(bounded(view / temperature), dim=1) for view in views]
         total = views[0].new_zeros(())
         for v in range(len(scores)):
             code = sinkhorn(
@@ -113,13 +119,14 @@ def sinkhorn(
 
     It is balanced over all devices. epsilon: a larger one makes the assignment softer.
 
-    The iterations work with logarithms, so that no score overflows or vanishes.
+    The iterations work with logarithms, so that no score overflows or vanishes. Scores divided by
+    epsilon are bounded by 1e30.
     """
     check_positive(epsilon=epsilon)
     if num_iterations < 1:
         raise ValueError(f"Sinkhorn needs one iteration or more; got {num_iterations}.")
     with float32_island(scores) as (scores,):
-        q = join(scores / epsilon)
+        q = join(bounded(scores / epsilon))
         for _ in range(num_iterations):
             q = q - q.logsumexp(dim=0)
             q = q - q.logsumexp(dim=1, keepdim=True)

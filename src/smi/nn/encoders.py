@@ -8,6 +8,8 @@ An encoder is any timm model, a narrow ResNet for small machines, or a network o
 """
 
 import inspect
+import math
+from collections.abc import Mapping
 from typing import Any, Literal, Self, get_args
 
 import torch
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from smi.errors import UserError
-from smi.imports import import_path, refused
+from smi.imports import import_path, refused, require_trust
 from smi.terminal import suggest
 
 Stem = Literal["standard", "cifar", "half", "quarter"]
@@ -40,6 +42,8 @@ SMALL_RESNET_ARGUMENTS: dict[str, Any] = {
 }
 # Pixels of an image's side. Up to these, a stem that divides the side by four (or, for the small
 # ResNet, by two) leaves too little of the image.
+MAX_WIDTH, MAX_DEPTH = 65_536, 1000  # of a network that a file describes
+MAX_IMAGE_SIDE = 2048  # a trial pass of two larger images needs gigabytes
 MAX_CIFAR_STEM_SIDE = 64
 MAX_SMALL_CIFAR_STEM_SIDE = 16
 
@@ -106,6 +110,8 @@ def create_encoder(
     does "quarter" (6 x 6, stride 4, no pooling), which is cheaper; "half" divides it by two, and
     "cifar" (3 x 3, stride 1, no pooling) by one. None chooses by the image size.
     """
+    if not 1 <= image_size <= MAX_IMAGE_SIDE:
+        raise UserError(f"images must have 1 to {MAX_IMAGE_SIDE} pixels a side, not {image_size}")
     if stem is not None and stem not in STEMS:
         raise UserError(f"there is no stem {stem!r}: {suggest(stem, STEMS)}")
     try:
@@ -157,6 +163,43 @@ def is_import_path(name: str) -> bool:
     import timm
 
     return not timm.is_model(name.partition(".")[0])
+
+
+def require_trusted_network(settings: Mapping[str, Any], file: object) -> None:
+    """Raise a UserError if a file names a network by an import path, and the user does not."""
+    name = str(settings.get("name"))
+    if is_import_path(name):
+        require_trust(name, file)
+
+
+def require_size(settings: Mapping[str, Any], shapes: Mapping[str, list[int]]) -> None:
+    """Raise a UserError if the network of a file is not the size of the file's weights.
+
+    Settings may ask for more memory than there is, so the network is made without any first.
+    """
+    name = str(settings["name"])
+    for key, value in settings.items():
+        numbers = [v for v in (value if isinstance(value, list) else [value]) if _is_int(v)]
+        if any(abs(number) > MAX_WIDTH for number in numbers):
+            raise UserError(f"encoder.{key} is too large: {str(value)[:60]}")
+        if ("layers" in key or "depth" in key) and sum(numbers) > MAX_DEPTH:
+            raise UserError(f"encoder.{key} is too large: {str(value)[:60]}")
+    if is_import_path(name):
+        return
+    arguments = {key: value for key, value in settings.items() if key not in ("name", "stem")}
+    try:
+        with torch.device("meta"):
+            network = _create_by_timm(name, 224, settings.get("stem"), arguments)
+    except NotImplementedError:  # some networks compute with numbers while they are made
+        return
+    expected = sum(parameter.numel() for parameter in network.parameters())
+    found = sum(math.prod(shape) for shape in shapes.values())
+    if expected > 2 * found + MAX_WIDTH:
+        raise UserError(f"{name} has {expected:,} parameters, and the file {found:,}")
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _create_by_path(path: str, arguments: dict[str, Any]) -> nn.Module:

@@ -5,21 +5,23 @@ import json
 import os
 import pickle
 import shutil
+import zipfile
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
 from smi.errors import UserError
 from smi.files import write_whole
+from smi.nn.weights import digest_of
 
 
 def save(path: Path, state: Mapping[str, Any], keep_as: Path | None = None) -> None:
     """Save a checkpoint; under the name `keep_as` it stays when the next one replaces it."""
-    write_whole(path, lambda partial: torch.save(dict(state), partial))
+    write_whole(path, lambda partial: _write(partial, state))
 
     def link(partial: Path) -> None:
         partial.unlink(missing_ok=True)
@@ -30,6 +32,38 @@ def save(path: Path, state: Mapping[str, Any], keep_as: Path | None = None) -> N
 
     if keep_as is not None:
         write_whole(keep_as, link)
+
+
+def _write(path: Path, state: Mapping[str, Any]) -> None:
+    """Write with torch.save, whose own errors do not say what the system said."""
+    with path.open("wb") as file:
+        recorder = _Recorder(file)
+        try:
+            torch.save(dict(state), recorder)  # type: ignore[arg-type]
+        except RuntimeError as error:
+            if recorder.error is not None:
+                raise recorder.error from error
+            raise
+
+
+class _Recorder:
+    """Write to a file, and keep the error of the system."""
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self.error: OSError | None = None
+
+    def write(self, content: Any) -> int:
+        """Write all of the content."""
+        try:
+            return self._file.write(content)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        """Pass on what is still in memory."""
+        self._file.flush()
 
 
 def snapshot(state: Any) -> Any:
@@ -90,15 +124,59 @@ class Writer:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Load a checkpoint to the CPU. Only tensors and plain values are read: it cannot run code."""
+    """Load a checkpoint to the CPU, after its checksums and its parts are checked.
+
+    Only tensors and plain values are read: it cannot run code.
+    """
     try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, OSError, ValueError, pickle.UnpicklingError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        with zipfile.ZipFile(path) as archive:
+            compressed = any(item.compress_type for item in archive.infolist())
+            part = None if compressed else archive.testzip()  # torch.load ignores the checksums
+        reason = "it is not a checkpoint of a run" if compressed else ""
+        reason = reason if part is None else f"{part} has changed since it was written"
+        state = None if reason else torch.load(path, map_location="cpu", weights_only=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged file can fail anywhere in its decoder
+        reason = _why(error)
+    if not reason:
+        reason = _misfit(state)
+    if reason:
         raise UserError(
             f"{path} cannot be read ({reason}): move it away, or start over with --fresh"
-        ) from error
-    return state
+        )
+    checked: dict[str, Any] = state
+    return checked
+
+
+def does_not_fit(path: Path, error: Exception) -> UserError:
+    """Return the error for a checkpoint of another method or network."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return UserError(
+        f"{path} does not fit this run ({reason[:200]}): move it away, or start over with --fresh"
+    )
+
+
+def _why(error: Exception) -> str:
+    """Return the reason in a few words; torch's own advises to read the file without safety."""
+    if isinstance(error, zipfile.BadZipFile | EOFError):
+        return "it is incomplete, or not a checkpoint"
+    if isinstance(error, pickle.UnpicklingError):
+        return "it holds more than tensors and plain values"
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def _misfit(state: Any) -> str:
+    """Return what is wrong with the parts of a checkpoint; empty if nothing is."""
+    if not isinstance(state, dict):
+        return "it is not a checkpoint of a run"
+    step = state.get("step")
+    if not isinstance(step, int) or step < 0:
+        return "it does not say at which step it was written"
+    weights = state.get("method")
+    if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
+        return "it has no weights of a method"
+    return ""
 
 
 def save_encoder(path: Path, weights: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
@@ -109,4 +187,5 @@ def save_encoder(path: Path, weights: Mapping[str, Tensor], header: Mapping[str,
     from safetensors.torch import save_file
 
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
-    write_whole(path, lambda partial: save_file(tensors, partial, {"smi": json.dumps(header)}))
+    text = json.dumps({**header, "digest": digest_of(tensors)})
+    write_whole(path, lambda partial: save_file(tensors, partial, {"smi": text}))

@@ -8,25 +8,33 @@ import hashlib
 import io
 import json
 import re
+import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 from smi.data import DATASET_NAMES
 from smi.data.decoder import FORMATS, ValueRange, decode, planes
 from smi.device import device_of
 from smi.errors import UserError
-from smi.files import expand
-from smi.imports import import_path
+from smi.files import check_fields, damaged, expand
+from smi.imports import trust as trust_paths
 from smi.nn import Encoder, create_encoder
-from smi.nn.encoders import MAX_CIFAR_STEM_SIDE, is_import_path, is_resnet_name
+from smi.nn.encoders import (
+    MAX_CIFAR_STEM_SIDE,
+    MAX_IMAGE_SIDE,
+    is_resnet_name,
+    require_size,
+    require_trusted_network,
+)
 from smi.nn.weights import (
     SCHEMES,
+    digest_of,
     hub_network,
     hub_weights,
     input_of,
@@ -34,7 +42,7 @@ from smi.nn.weights import (
     read_tensors,
     timm_weights,
 )
-from smi.runs.run import START, Run, is_run
+from smi.runs.run import CONFIG, START, Run, is_run
 from smi.seeds import derive
 from smi.terminal import announce, printable
 from smi.views.normalisation import KEPT_SHARE, normalise
@@ -43,6 +51,19 @@ from smi.views.policies import Triple
 # The names that `smi export` gives to its files for safetensors and for timm.
 WEIGHTS = ("encoder.safetensors", "model.safetensors")
 TIMM_SCHEME = "timm:"
+# The header of a file; earlier versions wrote no digest.
+HEADER_KINDS = {
+    "encoder": {"name": str},
+    "image_size": int,
+    "mean": list,
+    "std": list,
+    "resolution?": int,
+    "value_range?": list,
+    "about?": {"step?": int, "epoch?": (int, float), "seed?": int, "method?": str, "data?": str},
+    "digest?": str,
+}
+# Arguments of timm that read other files or download them: a file of weights cannot ask for that.
+LOADER_SETTINGS = ("checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir")
 
 
 class Pretrained(Encoder):
@@ -109,7 +130,7 @@ class Pretrained(Encoder):
         start = self.source / START
         if not start.is_file():
             return None
-        return _load_file(start, trusted=True).to(device_of(self, None))
+        return _load_file(start).to(device_of(self, None))
 
     def untrained(self) -> "Pretrained":
         """Build the same network as pretraining initialised it, from the seed of the run."""
@@ -154,7 +175,7 @@ class Pretrained(Encoder):
         return digest.hexdigest()[:16]
 
 
-def load(source: str | Path, *, student: bool = False) -> Pretrained:
+def load(source: str | Path, *, student: bool = False, trust: bool = False) -> Pretrained:
     """Load an encoder in eval mode: of a run, from a file, or one that timm publishes.
 
     encoder = smi.load("runs/mine")                    # the last checkpoint of a run, or its best
@@ -165,6 +186,8 @@ def load(source: str | Path, *, student: bool = False) -> Pretrained:
 
     student: load the encoder that the optimizer trains. It differs for DINO, which exports its
     teacher.
+    trust: import and call the network that the source names by an import path. Without it, such a
+    source is refused, unless this process was given the same path: a file may come from anywhere.
     """
     if str(source).startswith((TIMM_SCHEME, *SCHEMES)):
         if student:
@@ -175,14 +198,17 @@ def load(source: str | Path, *, student: bool = False) -> Pretrained:
         exported = (path / name for name in WEIGHTS)
         path = next((file for file in exported if file.is_file()), path)
     if path.is_dir():
-        return _load_run(Run(path), student=student)
+        run = Run(path)
+        if trust:
+            trust_paths(str(run.config["encoder"].get("name")))
+        return _load_run(run, student=student)
     if not path.is_file():
         raise UserError(f"there is no run or encoder {path}")
     if student:
         raise UserError(
             f"{path} holds one encoder, not a student beside it: give the folder of the run"
         )
-    return _load_file(path)
+    return _load_file(path, trust=trust)
 
 
 def square(
@@ -231,24 +257,30 @@ def _copy_undecoded(image: Image.Image) -> Image.Image:
 def _load_run(run: Run, *, student: bool) -> Pretrained:
     """Load the encoder of a run's last checkpoint."""
     config = run.config
-    try:
-        mean, std = run.normalization
-        settings = config["encoder"]
-        image_size = config["views"].get("input_size") or config["views"]["size"]
-        about = {
-            "method": config["method"]["name"],
-            "data": config["data"]["source"],
-            "seed": config["seed"],
-        }
-    except KeyError as error:
-        raise UserError(f"{run.folder / 'config.yaml'} is damaged: {error} is not set") from error
+    settings = run.encoder_settings()
+    mean, std = run.normalization
+    facts = run.facts
+    preprocessing = check_preprocessing(
+        {
+            "image_size": config["views"].get("input_size") or config["views"]["size"],
+            "resolution": facts.resolution,
+            "value_range": facts.value_range,
+            "mean": mean,
+            "std": std,
+        },
+        run.folder / CONFIG,
+    )
+    about = {
+        "method": config["method"]["name"],
+        "data": config["data"]["source"],
+        "seed": config["seed"],
+    }
     if student and run.exported_encoder != "encoder":
         about["student"] = True
-    facts = run.facts
     if run.best.is_file() and not student:
-        best = _load_file(run.best, trusted=True)
+        best = _load_file(run.best)
         encoder: Encoder = best
-        step = best.about["step"]
+        step = best.about.get("step", 0)
         about |= {name: best.about[name] for name in ("share",) if name in best.about}
     else:
         state = run.state()
@@ -256,11 +288,7 @@ def _load_run(run: Run, *, student: bool) -> Pretrained:
     return Pretrained(
         encoder,
         settings=settings,
-        image_size=image_size,
-        resolution=facts.resolution,
-        value_range=facts.value_range,
-        mean=mean,
-        std=std,
+        **preprocessing,
         source=run.folder,
         about=about | {"step": step, "epoch": run.epoch(step)},
         root=facts.root,
@@ -307,33 +335,49 @@ def source_path(source: str | Path) -> Path:
     return Path(re.sub(r"[^A-Za-z0-9._-]+", "-", str(source)))
 
 
-def _load_file(path: Path, *, trusted: bool = False) -> Pretrained:
-    """Load an encoder from a .safetensors file with smi's header.
-
-    trusted: it belongs to the folder of a run, whose config.yaml names the network, too.
-    """
+def _load_file(path: Path, *, trust: bool = False) -> Pretrained:
+    """Load an encoder from a .safetensors file with smi's header."""
     weights, about = read_weights(path)
+    settings = about["encoder"]
+    if trust:
+        trust_paths(settings["name"])
+    require_trusted_network(settings, path)
+    settings = {key: settings[key] for key in settings if key not in LOADER_SETTINGS}
     try:
-        settings, image_size, mean, std = (
-            about[name] for name in ("encoder", "image_size", "mean", "std")
-        )
-        if not trusted:
-            settings = _safe_settings(settings, path)
-        encoder = create_encoder(**settings, image_size=image_size)
+        require_size(settings, {name: list(tensor.shape) for name, tensor in weights.items()})
+        encoder = create_encoder(**settings, image_size=about["image_size"])
         encoder.network.load_state_dict(weights)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except Exception as error:  # networks refuse wrong arguments in any way
         raise UserError(f"{path} cannot be loaded: {' '.join(str(error).split())[:200]}") from error
     return Pretrained(
         encoder,
         settings=settings,
-        image_size=image_size,
-        resolution=about.get("resolution"),
-        value_range=about.get("value_range"),
-        mean=tuple(mean),
-        std=tuple(std),
+        **check_preprocessing(about, path),
         source=path,
         about=about.get("about"),
     )
+
+
+def check_preprocessing(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return the arguments of `Pretrained` that prepare images, or raise a UserError."""
+    triples = {name: values[name] for name in ("mean", "std")}
+    for name, triple in triples.items():
+        if len(triple) != 3 or not all(map(_is_finite, triple)):
+            raise damaged(path, f"{name} must be three numbers, not {triple}")
+    if min(triples["std"]) <= 0:
+        raise damaged(path, f"std must be above 0, not {triples['std']}")
+    sizes = {name: values.get(name) for name in ("image_size", "resolution")}
+    for name, size in sizes.items():
+        if size is not None and not 1 <= size <= MAX_IMAGE_SIDE:
+            raise damaged(path, f"{name} must be 1 to {MAX_IMAGE_SIDE} pixels, not {size}")
+    value_range = values.get("value_range")
+    if value_range is not None and (len(value_range) != 2 or not all(map(_is_finite, value_range))):
+        raise damaged(path, f"value_range must be two numbers, not {value_range}")
+    return {**{name: tuple(t) for name, t in triples.items()}, **sizes, "value_range": value_range}
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) < sys.float_info.max
 
 
 def has_header(path: Path) -> bool:
@@ -367,19 +411,11 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         )
     try:
         about: dict[str, Any] = json.loads(header)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be loaded: its header is damaged ({error})") from error
+    if not isinstance(about, dict):
+        raise damaged(path, "its header does not describe an encoder")
+    check_fields(about, HEADER_KINDS, path)
+    if about.get("digest") not in (None, digest_of(weights)):
+        raise damaged(path, "its weights have changed since they were written")
     return weights, about
-
-
-def _safe_settings(settings: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Refuse settings that could run code or read another file: a file may come from anywhere."""
-    name = str(settings["name"])
-    if is_import_path(name):
-        target = import_path(name)
-        if not (isinstance(target, type) and issubclass(target, nn.Module)):
-            raise UserError(
-                f"{path} names {name}, which is not a network class, so it is not called: "
-                "load the folder of the run if you trust it"
-            )
-    return {key: value for key, value in settings.items() if key != "checkpoint_path"}

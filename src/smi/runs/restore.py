@@ -15,6 +15,7 @@ from smi.config.schema import Config
 from smi.imports import refused
 from smi.methods import Method, create_method
 from smi.nn import create_encoder
+from smi.runs.checkpoint import does_not_fit
 from smi.runs.run import Run
 from smi.seeds import derive
 from smi.views import Views, policy
@@ -72,7 +73,10 @@ def load_method(
     state: a checkpoint that is loaded already; None loads the last one.
     """
     method = build_method(run.resolve(), run.facts.num_images or 1)
-    method.load_state_dict((run.state() if state is None else state)["method"])
+    try:
+        method.load_state_dict((run.state() if state is None else state)["method"])
+    except RuntimeError as error:
+        raise does_not_fit(run.checkpoint, error) from error
     return method if device is None else method.to(device)
 
 

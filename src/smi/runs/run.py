@@ -21,11 +21,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-import yaml
-
 from smi.config.schema import differences, plain
 from smi.errors import UserError
-from smi.files import Source, disk_errors, expand, lock_or_fail, write_json, write_text
+from smi.files import (
+    Source,
+    check_fields,
+    disk_errors,
+    expand,
+    lock_or_fail,
+    read_json,
+    read_yaml,
+    write_json,
+    write_text,
+)
 from smi.terminal import announce
 
 if TYPE_CHECKING:
@@ -38,6 +46,19 @@ if TYPE_CHECKING:
 CONFIG = "config.yaml"
 START = "start.safetensors"
 BEST = "best.safetensors"
+# What readers of a run need of config.yaml; the command that trains it checks the rest.
+CONFIG_KINDS = {
+    "data": {"source": str, "resolution?": int},
+    "views": {"policy": str, "size": int, "input_size?": int, "mean?": list, "std?": list},
+    "encoder": {"name": str},
+    "method": {"name": str},
+    "optimizer?": {"name": str, "lr": (int, float)},
+    "epochs": int,
+    "batch_size": int,
+    "seed": int,
+    "accumulate?": int,
+    "init?": {"source?": str},
+}
 MAX_HEADER_BYTES = 10_000_000  # of an encoder file; a damaged one may claim more
 # Values of methods' settings in runs that were made before the setting existed.
 EARLIER_SETTINGS: dict[str, dict[str, Any]] = {
@@ -161,6 +182,14 @@ class Run:
 
         return resolve(self.folder / CONFIG, self.earlier_settings())
 
+    def encoder_settings(self) -> dict[str, Any]:
+        """Return the arguments of `create_encoder`, if they name no code that is not trusted."""
+        from smi.nn.encoders import require_trusted_network
+
+        settings: dict[str, Any] = self.config["encoder"]
+        require_trusted_network(settings, self.folder / CONFIG)
+        return settings
+
     def earlier_settings(self) -> dict[str, Any]:
         """Return what this run did where config.yaml is of a version without the setting."""
         from smi.data.sources import ARRAY_DATASETS
@@ -220,13 +249,7 @@ class Run:
     def _raw_facts(self) -> dict[str, Any]:
         """Return run.json as a plain dictionary, empty if there is none."""
         path = self.folder / "run.json"
-        try:
-            raw = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        except ValueError as error:
-            raise UserError(f"{path} is damaged: {error}") from error
-        if not isinstance(raw, dict):
-            raise UserError(f"{path} is damaged: it does not describe a run")
-        return raw
+        return read_json(path) if path.is_file() else {}
 
     @property
     def facts(self) -> Facts:
@@ -261,12 +284,12 @@ class Run:
     def lines(self) -> list[dict[str, Any]]:
         """Parse metrics.jsonl, skipping a last line that is still being written."""
         path = self._metrics
-        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         lines = []
         for line in text[: text.rfind("\n") + 1].splitlines():
-            with contextlib.suppress(ValueError):  # cut short by a crash
+            with contextlib.suppress(ValueError, RecursionError):  # cut short, or damaged
                 lines.append(json.loads(line))
-        return [line for line in lines if isinstance(line, dict)]
+        return [line for line in lines if _is_line(line)]
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of training steps."""
@@ -353,18 +376,21 @@ class Run:
         trains, also where the method exports another one, as DINO does.
         """
         from smi.nn import create_encoder
+        from smi.runs.checkpoint import does_not_fit
 
+        settings = self.encoder_settings()
         weights = (self.state() if state is None else state)["method"]
-        config = self.config
-        encoder = create_encoder(**config["encoder"], image_size=config["views"]["size"])
+        encoder = create_encoder(**settings, image_size=self.config["views"]["size"])
         prefix = "encoder." if student else f"{self.exported_encoder}."
-        encoder.load_state_dict(
-            {
-                name.removeprefix(prefix): tensor
-                for name, tensor in weights.items()
-                if name.startswith(prefix)
-            }
-        )
+        own = {
+            name.removeprefix(prefix): tensor
+            for name, tensor in weights.items()
+            if name.startswith(prefix)
+        }
+        try:
+            encoder.load_state_dict(own)
+        except RuntimeError as error:
+            raise does_not_fit(self.checkpoint, error) from error
         return encoder.eval()
 
     def write_start(self, weights: "Mapping[str, Tensor]", header: Mapping[str, Any]) -> None:
@@ -448,13 +474,37 @@ def _move_aside(folder: Path) -> Path:
 @functools.lru_cache(maxsize=512)
 def _parse_config(path: Path, changed_ns: int, num_bytes: int) -> dict[str, Any]:
     """Parse config.yaml once per version of the file: figures ask often, and YAML is slow."""
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is damaged: {' '.join(str(error).split())[:200]}") from error
-    if not isinstance(raw, dict):
-        raise UserError(f"{path} is damaged: it has no settings")
-    for name in ("data", "views", "encoder", "method"):
-        if not isinstance(raw.get(name), dict):
-            raise UserError(f"{path} is damaged: it has no section {name!r}")
+    raw = read_yaml(path)
+    check_fields(raw, CONFIG_KINDS, path)
     return raw
+
+
+def _is_line(line: Any) -> bool:
+    """Return whether a value is a line of metrics: of a step, or of a probe.
+
+    Values are numbers or null, in `per_step` lists of them; a probe also has a name and a section.
+    """
+    if not isinstance(line, dict) or not isinstance(line.get("step", 0), int):
+        return False
+    for name, value in line.items():
+        if name == "per_step":
+            fits = isinstance(value, dict) and all(
+                isinstance(v, list) and all(map(_is_number, v)) for v in value.values()
+            )
+        elif name == "probe":
+            fits = isinstance(value, dict) and all(
+                isinstance(v, str) or _is_number(v) or _is_section(v) for v in value.values()
+            )
+        else:
+            fits = _is_section(value) if name in ("terms", "timing") else _is_number(value)
+        if not fits:
+            return False
+    return True
+
+
+def _is_section(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_number, value.values()))
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, int | float)

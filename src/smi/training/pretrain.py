@@ -33,6 +33,7 @@ from smi.distributed import (
 from smi.errors import TrainingError, UserError
 from smi.files import expand
 from smi.imports import refused
+from smi.runs.checkpoint import does_not_fit
 from smi.runs.checkpoint import load as load_checkpoint
 from smi.runs.run import Facts, Run, is_run
 from smi.terminal import announce, quietly, say
@@ -467,15 +468,30 @@ def _train(
         announce(sentence)
     facts = collect_facts(job, earlier=before, root=runtime.root, start=start)
     journal = _journal(job, run, loggers, start, earlier["pending"])
+    with _disk_errors(run):
+        try:
+            _train_or_explain(job, journal, run, facts, start)
+        finally:
+            journal.close()
+            if rank() == 0:
+                run.write_bad_files(images.pretrain.bad)
+        bad = [item for of_rank in from_all_ranks(images.pretrain.bad) for item in of_rank]
+        on_rank_0(lambda: run.write_bad_files(bad))
+        on_rank_0(lambda: _finish(job, run))
+
+
+@contextlib.contextmanager
+def _disk_errors(run: Run) -> Iterator[None]:
+    """Explain a full disk, or a folder that was removed, in one sentence."""
     try:
-        _train_or_explain(job, journal, run, facts, start)
-    finally:
-        journal.close()
-        if rank() == 0:
-            run.write_bad_files(images.pretrain.bad)
-    bad = [item for of_rank in from_all_ranks(images.pretrain.bad) for item in of_rank]
-    on_rank_0(lambda: run.write_bad_files(bad))
-    on_rank_0(lambda: _finish(job, run))
+        yield
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        kept = "its last checkpoint is kept" if run.checkpoint.is_file() else "it has no checkpoint"
+        raise UserError(
+            f"writing to {run.folder} failed: {error.strerror or error}{where}; {kept}. Mend it, "
+            "then rerun the same command."
+        ) from error
 
 
 def _finish(job: Job, run: Run) -> None:
@@ -494,11 +510,28 @@ def _restore(job: Job, run: Run) -> tuple[int, dict[str, Any]]:
     state = on_rank_0(lambda: load_checkpoint(run.checkpoint) if run.checkpoint.is_file() else None)
     if state is None:
         return 0, {"pending": {}, "position": 0}
-    job.method.load_state_dict(state["method"])
-    job.optimizer.load_state_dict(state["optimizer"])
-    if state.get("scaler"):  # empty unless the precision is float16
-        job.scaler.load_state_dict(state["scaler"])
-    return state["step"], state["journal"]
+    try:
+        job.method.load_state_dict(state["method"])
+        job.optimizer.load_state_dict(state["optimizer"])
+        if state.get("scaler"):  # empty unless the precision is float16
+            job.scaler.load_state_dict(state["scaler"])
+        earlier = {name: state["journal"][name] for name in ("pending", "position")}
+        _require_fitting_state(job.optimizer, earlier)
+    except Exception as error:  # wrong parts are refused in any way
+        raise does_not_fit(run.checkpoint, error) from error
+    return state["step"], earlier
+
+
+def _require_fitting_state(optimizer: torch.optim.Optimizer, journal: Mapping[str, Any]) -> None:
+    """Raise a ValueError for a state that would fail in a later step."""
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if torch.is_tensor(value) and value.ndim and value.shape != parameter.shape:
+                raise ValueError(f"{name} of the optimizer has the shape {list(value.shape)}")
+    if not isinstance(journal["position"], int) or not all(
+        torch.is_tensor(values) and values.ndim == 1 for values in journal["pending"].values()
+    ):
+        raise ValueError("the state of the metrics is damaged")
 
 
 def _journal(
