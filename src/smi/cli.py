@@ -79,14 +79,19 @@ def form(name: str) -> Option:
 
 def positive(value: str) -> int:
     """Parse a whole number of 1 or more."""
+    return number(value, least=1, kind="a whole number of 1 or more")
+
+
+def number(value: str, *, least: int = 0, kind: str = "a whole number of 0 or more") -> int:
+    """Parse a whole number."""
     try:
-        number = int(value)
+        parsed = int(value)
     except ValueError:
-        number = 0
-    if not 1 <= number <= MAX_NUMBER:
+        parsed = least - 1
+    if not least <= parsed <= MAX_NUMBER:
         shown = value if len(value) <= 20 else f"{value[:20]}…"
-        raise argparse.ArgumentTypeError(f"must be a whole number of 1 or more, not {shown!r}")
-    return number
+        raise argparse.ArgumentTypeError(f"must be {kind}, not {shown!r}")
+    return parsed
 
 
 def text(value: str) -> str:
@@ -208,7 +213,7 @@ TIME = option(
 LABELLED_IMAGES = count(
     "--images", "N", "number of labelled training images to evaluate with (default: all)"
 )
-SEED = option("--seed", "S", "seed of all draws", type=int, default=0)
+SEED = option("--seed", "S", "seed of all draws", type=number, default=0)
 FEATURE_PRECISION = option(
     "--precision",
     "auto|float32|bfloat16|float16",
@@ -241,7 +246,7 @@ COMMANDS = (
         (
             option("--out", "DIR", "the run's folder", type=Path),
             option("--method", "NAME", "SMI, BarlowTwins, ... (`smi methods`) or an import path"),
-            option("--seed", "S", "seed of the run (default: that of the recipe, 0)", type=int),
+            option("--seed", "S", "seed of the run (default: that of the recipe, 0)", type=number),
             flag("--fresh", "start over; the content of DIR is moved to another folder"),
             TIME,
             flag("--dry-run", "print the plan and stop; with --time, after a few steps"),

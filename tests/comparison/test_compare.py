@@ -97,6 +97,16 @@ def runs_started(output: str) -> list[str]:
     return [line.split(" (")[0] for line in output.splitlines() if line.startswith("run ")]
 
 
+def test_a_folder_with_other_content_is_refused(tmp_path):
+    (tmp_path / "photos" / "cats").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"photos is not empty, and is not a comparison \(cats is"):
+        compare(["SMI"], out=tmp_path / "photos", **SHORT)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UserError, match="is a file: give a folder to write the comparison to"):
+        compare(["SMI"], out=tmp_path / "notes.txt", **SHORT)
+    assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cats"]
+
+
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory):
     """Stop a comparison in its first run as Ctrl-C in a terminal does; finish it in Python.

@@ -159,6 +159,11 @@ def test_a_setting_may_be_a_number_or_a_word():
         ({"accumulate": 0}, "accumulate must be above 0"),
         ({"data.cache_gb": -1}, "data.cache_gb must be 0 or more"),
         ({"log.keep_every": -1}, "log.keep_every must be 0 or more"),
+        ({"views.blur_p": [0, 1.5]}, "views.blur_p must be between 0 and 1, not 1.5"),
+        ({"views.solarize_p": [-0.1, 0]}, "views.solarize_p must be between 0 and 1, not -0.1"),
+        ({"epochs": "9" * 400}, "epochs must be a whole number, not '999"),
+        ({"seed": 10**400}, "seed must be a whole number, not 1000"),
+        ({"views.size": 20000}, "views.size must be at most 2048"),
     ],
 )
 def test_mistakes_are_sentences(overrides, sentence):

@@ -81,6 +81,19 @@ def test_the_text_of_a_messy_folder(
     assert "Pretraining would use 9 images at 256 px, decoded once" in text
 
 
+def test_a_split_that_would_be_refused_is_foretold(messy: Path) -> None:
+    text = describe_data(messy).text()
+    assert "Pretraining would stop, because 4 of the 13 files of train are unreadable" in text
+    assert "Evaluation would stop" not in text
+    for name in ("empty.jpg", "text.jpg"):
+        (messy / "train" / "cat" / name).rename(messy / "val" / "cat" / name)
+    for name in ("cut.png", "enormous.png"):
+        (messy / "train" / "dog" / name).unlink()
+    text = describe_data(messy).text()
+    assert "Evaluation would stop, because 2 of the 5 files of val are unreadable" in text
+    assert "Pretraining would stop" not in text
+
+
 def test_json_holds_the_whole_description(
     messy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,6 +104,43 @@ def test_finite_whatever_the_input(loss, z1, z2, dtype):
     assert all(grad.isfinite().all() for grad in grads if grad is not None)
 
 
+@pytest.mark.parametrize("shape", [(6, 16), (6, 5), (40, 16)])
+@pytest.mark.parametrize("name", [n for n in TWO_VIEWS if n not in ("barlow_twins", "vicreg")])
+def test_finite_up_to_the_largest_number(name, shape):
+    """Sums, differences and quotients of such numbers overflow."""
+    generator = torch.Generator().manual_seed(0)
+    largest = torch.finfo(torch.float32).max
+    zs = [largest * (2 * torch.rand(shape, generator=generator) - 1) for _ in range(2)]
+    zs[0][2] = zs[0][2].abs()
+    zs = [z.requires_grad_() for z in zs]
+    total = TWO_VIEWS[name](*zs).total
+    grads = torch.autograd.grad(total, zs, allow_unused=True)
+    assert total.isfinite()
+    assert all(grad.isfinite().all() for grad in grads if grad is not None)
+    if name not in ("swav", "dino"):  # these depend on the scale
+        small = [2.0**-64 * z.detach() for z in zs]
+        torch.testing.assert_close(total, TWO_VIEWS[name](*small).total)
+
+
+@pytest.mark.parametrize("name", ["smi", "smi_plain", "nt_xent", "info_nce", "negative_cosine"])
+@pytest.mark.parametrize("value", [0.0, 1e-35, 1e-40])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_row_of_nothing_has_no_gradient(name, value, dtype, views):
+    zs = [z.detach().to(dtype) for z in views(6, 16)]
+    zs[0][2] = value
+    zs = [z.requires_grad_() for z in zs]
+    grads = torch.autograd.grad(TWO_VIEWS[name](*zs).total, zs)
+    assert (grads[0][2] == 0).all()
+    assert all(grad.isfinite().all() and grad.abs().max() < 1e3 for grad in grads)
+
+
+def test_sinkhorn_stays_balanced_at_extreme_scores():
+    scores = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)) * 1e38
+    code = losses.sinkhorn(scores)
+    assert code.isfinite().all()
+    torch.testing.assert_close(code.sum(1), torch.ones(12))
+
+
 @every_loss
 def test_mistakes_are_sentences(loss):
     z = torch.randn(4, 8)

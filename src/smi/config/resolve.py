@@ -18,7 +18,7 @@ from smi.errors import UserError
 from smi.files import parse_yaml, read_yaml
 from smi.imports import require_trust, trust
 from smi.methods import find_method, name_of, settings_of
-from smi.nn.encoders import require_trusted_network
+from smi.nn.encoders import MAX_IMAGE_SIDE, require_trusted_network
 from smi.terminal import suggest
 from smi.views import RECIPES as POLICIES
 
@@ -127,6 +127,9 @@ def check_config(config: Config) -> None:
             "select: best chooses by probes of held-out training images: data.validation and "
             "log.probe_every must be above 0"
         )
+    for name, size in {"size": config.views.size, "input_size": config.views.whole_size}.items():
+        if size > MAX_IMAGE_SIDE:
+            raise UserError(f"views.{name} must be at most {MAX_IMAGE_SIDE}, not {size}")
     for name in ("solarize_p", "blur_p"):
         for probability in getattr(config.views, name) or ():
             if not 0 <= probability <= 1:
