@@ -148,7 +148,7 @@ def table(results: dict) -> str:
     steps = results["steps"]
     least = statistics.median(steps["SMI"]["bytes"])
     lines = [
-        "| | a machine sends, MB per step | ÷ SMI | ms per step, fast network | slow | slow ÷ fast |",
+        "| | MB sent per step | ÷ SMI | ms per step, fast network | slow network | slow ÷ fast |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for name, measured in steps.items():
