@@ -13,6 +13,7 @@ import fcntl
 import io
 import json
 import os
+import stat
 import sys
 import warnings
 from dataclasses import dataclass
@@ -134,6 +135,8 @@ def source_of(target: Target | bytes) -> str | io.BytesIO:
         with open(path, "rb") as file:
             return io.BytesIO(os.pread(file.fileno(), size, start))
     if "://" not in target:
+        if not stat.S_ISREG(os.stat(target).st_mode):  # a pipe would be waited for without an end
+            raise UnreadableError("not a file")
         return target
     from smi.data.remote import read  # most workers read files only
 
@@ -146,6 +149,8 @@ def stored_size(target: Target | bytes, resolution: int, keep: Keep) -> tuple[in
     Only the header is read.
     """
     with Image.open(source_of(target), formats=FORMATS) as image:
+        if 0 in image.size:
+            raise UnreadableError("no pixels")
         image.draft(image.mode, (resolution, resolution))
         return _kept_size(image.size, resolution, keep)
 
