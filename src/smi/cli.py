@@ -653,7 +653,8 @@ def show(result: Any, form: str) -> None:
     if isinstance(result, str):
         say(result)
     elif form == "json" and hasattr(result, "plain"):
-        say(printable_json(json.dumps(result.plain(), indent=2, ensure_ascii=False, allow_nan=False)))
+        text = json.dumps(result.plain(), indent=2, ensure_ascii=False, allow_nan=False)
+        say(printable_json(text))
     elif form in ("markdown", "csv"):
         say(getattr(result, form)().rstrip("\n"))
     elif hasattr(result, "text"):
@@ -662,7 +663,7 @@ def show(result: Any, form: str) -> None:
 
 def printable_json(text: str) -> str:
     """Escape what a terminal should not get inside the strings of JSON."""
-    return re.sub(r"[^\n -~]", lambda c: c[0] if c[0].isprintable() else json.dumps(c[0])[1:-1], text)
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
 def complain(error: object) -> None:

@@ -33,7 +33,7 @@ HEADER_BYTES = 16_384  # read at once: a header, the next ones if images are sma
 MAX_SAMPLE = 64  # images read to estimate their size
 MAX_LABEL_LENGTH = 200
 MAX_JSON_BYTES = 10**6  # of the description of an image
-MAX_EXPANSION = 100  # bytes of values for each byte of a Parquet file: images are compressed already
+MAX_EXPANSION = 100  # bytes of values for each byte of Parquet: images are compressed already
 # Errors of the readers of a damaged file; chains of headers in a tar file can be endless.
 DAMAGE = (OSError, tarfile.TarError, ValueError, OverflowError, RecursionError, KeyError, TypeError)
 IMAGE_COLUMNS = ("image", "img", "jpg", "png", "webp", "bytes")

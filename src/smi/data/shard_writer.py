@@ -137,7 +137,7 @@ class _Target:
             Path(out).mkdir(parents=True, exist_ok=True)
         try:
             index = json.loads(read(f"{out}/{INDEX}"))
-            self._known = {shard["name"]: shard for shard in index["shards"]}
+            self._known = {str(shard["name"]): dict(shard) for shard in index["shards"]}
         except (OSError, LostError):
             pass  # nothing is written yet
         except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -67,8 +67,8 @@ def dino_loss(
     same on every device.
 
     Outputs divided by a temperature are bounded by 1e30. Fewer than two views, different shapes or
-    devices, integers and temperatures that are not positive raise a ValueError. The loss is computed in float32, or in float64 if an input is, also
-    under autocast.
+    devices, integers and temperatures that are not positive raise a ValueError. The loss is
+    computed in float32, or in float64 if an input is, also under autocast.
     """
     check_positive(student_temperature=student_temperature)
     if not isinstance(teacher_temperature, Tensor):

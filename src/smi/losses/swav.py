@@ -77,8 +77,8 @@ def swav_loss(
     the loss of the joined batch.
 
     Scores divided by a temperature are bounded by 1e30. Fewer than two views, different shapes or
-    devices, integers and temperatures that are not positive raise a ValueError. The loss is computed in float32, or in float64 if an input is, also
-    under autocast.
+    devices, integers and temperatures that are not positive raise a ValueError. The loss is
+    computed in float32, or in float64 if an input is, also under autocast.
     """
     check_positive(temperature=temperature)
     check_lists(scores, low_resolution, queued)

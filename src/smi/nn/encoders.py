@@ -136,7 +136,8 @@ def create_encoder(
     except UserError:
         raise
     except Exception as error:  # networks refuse wrong arguments in any way
-        if is_import_path(name) and not isinstance(error, TypeError | RuntimeError | AssertionError):
+        expected = isinstance(error, TypeError | RuntimeError | AssertionError)
+        if is_import_path(name) and not expected:
             raise  # of the user's own code, whose traceback helps
         raise refused(error, f"the encoder {name} with images of {image_size} pixels") from error
     if not isinstance(h, Tensor) or h.ndim != 2 or len(h) != 2:
