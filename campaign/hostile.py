@@ -489,7 +489,10 @@ class Hostile:
                 ("neighbours", lambda r=run: smi.neighbours(r, data="digits", queries=["x.png"])),
                 ("recipe", lambda p=path: preview(p, out=self.trial / "again")),
                 ("init", lambda r=run: preview("digits", out="x", overrides={"init": str(r)})),
-                ("compare", lambda p=path: smi.compare(p, ["SMI"], out=self.trial / "c", seeds=1)),
+                (
+                    "compare",
+                    lambda p=path: smi.compare(["SMI"], recipe=p, out=self.trial / "c", seeds=1),
+                ),
                 ("doctor", lambda r=run: smi.diagnose(r).text()),
             ]
             self.try_all("import paths in files", name, actions)

@@ -85,7 +85,7 @@ class Table:
         body = self._simple() if len(self.groups) == 1 else self._grouped()
         head = [self.title, ""] if self.title else []
         notes = ["", *self.notes] if self.notes else []
-        return "\n".join(printable(line.rstrip()) for line in [*head, *body, *notes])
+        return "\n".join(printable(line).rstrip() for line in [*head, *body, *notes])
 
     def markdown(self) -> str:
         """Write a pipe table; cells of groups that begin with "here" are bold."""

@@ -135,8 +135,9 @@ def source_of(target: Target | bytes) -> str | io.BytesIO:
         with open(path, "rb") as file:
             return io.BytesIO(os.pread(file.fileno(), size, start))
     if "://" not in target:
-        if not stat.S_ISREG(os.stat(target).st_mode):  # a pipe would be waited for without an end
-            raise UnreadableError("not a file")
+        mode = os.stat(target).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a pipe would be waited for for ever
+            raise UnreadableError("a device or a pipe, not a file")
         return target
     from smi.data.remote import read  # most workers read files only
 
