@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from smi import imports
 from support.browser import wait_until
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no error
@@ -73,6 +74,13 @@ def _one_thread():
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _own_trust(monkeypatch):
+    """Forget after each test which code it let files name; that of a module's fixtures stays."""
+    monkeypatch.setattr(imports, "_named", {*imports._named})
+    monkeypatch.setattr(imports, "_trusts_files", False)
 
 
 @pytest.fixture

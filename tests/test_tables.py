@@ -4,6 +4,7 @@ import csv
 import io
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,7 +84,43 @@ cell = st.text(st.characters(exclude_categories=["C", "Z"]), max_size=8)
 @given(st.lists(st.tuples(cell, cell, cell), max_size=5))
 def test_every_cell_survives_csv(rows):
     table = Table.of(["a", "b", "c"], rows)
-    assert list(csv.reader(io.StringIO(table.csv())))[1:] == [list(row) for row in rows]
+    read = list(csv.reader(io.StringIO(table.csv())))[1:]
+    for line, row in zip(read, rows, strict=True):
+        for cell, text in zip(line, row, strict=True):
+            assert cell == text or (cell == f"'{text}" and text[0] in "=+-@")
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("=1+1", "'=1+1"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("+1+cmd|' /C calc'!A0", "'+1+cmd|' /C calc'!A0"),
+        ("-2+3", "'-2+3"),
+        ("\t=1", "'\\t=1"),
+        ("-0.5", "-0.5"),
+        ("+1.2 ± 0.3", "+1.2 ± 0.3"),
+        ("-1.5e-05", "-1.5e-05"),
+        ("-", "-"),
+        ("SMI", "SMI"),
+        ("\x1b[31m", "\\x1b[31m"),
+    ],
+)
+def test_a_spreadsheet_computes_nothing_from_a_name(text, written):
+    assert list(csv.reader(io.StringIO(Table.of(["a"], [[text]]).csv())))[1] == [written]
+    record = Table.of([], [], records=[{text: text, "n": -1}])
+    assert list(csv.reader(io.StringIO(record.csv()))) == [[written, "n"], [written, "-1"]]
+
+
+def test_markdown_and_text_show_names_as_they_are():
+    name = "<img src=x>[a](b) | \x1b[31m\u202e\n"
+    table = Table.of(["a"], [[name]], notes=[name], title=name)
+    markdown = table.markdown()
+    assert "<" not in markdown
+    assert "](" not in markdown.replace(r"\](", "")
+    for shown in (markdown, table.text()):
+        assert r"\x1b[31m\u202e\n" in shown
+        assert all(c.isprintable() or c == "\n" for c in shown)
 
 
 @given(st.lists(st.tuples(cell, cell), max_size=5))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from smi import __version__
-from smi.errors import TrainingError, UserError
+from smi.errors import TrainingError, UserError, sentence
 from smi.imports import trust
 from smi.terminal import say, suggest
 
@@ -658,17 +658,23 @@ def show(result: Any, form: str) -> None:
     if isinstance(result, str):
         say(result)
     elif form == "json" and hasattr(result, "plain"):
-        say(json.dumps(result.plain(), indent=2, ensure_ascii=False, allow_nan=False))
+        text = json.dumps(result.plain(), indent=2, ensure_ascii=False, allow_nan=False)
+        say(printable_json(text))
     elif form in ("markdown", "csv"):
         say(getattr(result, form)().rstrip("\n"))
     elif hasattr(result, "text"):
         say(result.text())
 
 
+def printable_json(text: str) -> str:
+    """Escape what a terminal should not get inside the strings of JSON."""
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
 def complain(error: object) -> None:
     """Print an error as one sentence on stderr; under torchrun, once on each machine."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(f"smi: {error}", file=sys.stderr)
+        print(f"smi: {sentence(str(error))}", file=sys.stderr)
 
 
 # -------------------------------------------------------------------------------------- the parser
@@ -679,7 +685,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one sentence and exit with code 2."""
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        self.exit(2, f"{self.prog}: {sentence(message)} (see {self.prog} --help)\n")
 
     def refuse(self, unknown: list[str]) -> NoReturn:
         """Report an unknown argument, with the closest option."""

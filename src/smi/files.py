@@ -16,8 +16,11 @@ from smi.errors import UserError
 from smi.terminal import announce, printable
 
 MAX_TEXT_BYTES = 200_000_000  # of JSON; the largest are the points of figures
-MAX_YAML_BYTES = 1_000_000
+MAX_YAML_BYTES = 200_000
 MAX_YAML_VALUES = 10_000  # with those that aliases repeat
+MAX_NUMBER_BITS = 1000  # of whole numbers; Python refuses to print those of thousands of digits
+MAX_FLOAT = 1e300  # products and differences of two smaller numbers are still numbers, mostly
+MAX_DEPTH = 100  # of values inside values
 
 _umask = os.umask(0o022)  # the only way to read it is to change it
 os.umask(_umask)
@@ -151,10 +154,18 @@ def finite(value: Any) -> Any:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object, or raise a UserError that says what is wrong with the file."""
+    return parse_json(read_text(path, MAX_TEXT_BYTES), path)
+
+
+def parse_json(text: str | bytes, path: object) -> dict[str, Any]:
+    """Parse a JSON object; one with numbers or depths that no writer of ours makes is refused."""
     try:
-        value = json.loads(read_text(path, MAX_TEXT_BYTES))
-    except (json.JSONDecodeError, RecursionError) as error:
+        value = json.loads(text)
+        reason = _excess(value)
+    except (ValueError, RecursionError) as error:
         raise damaged(path, error) from error
+    if reason:
+        raise damaged(path, reason)
     if not isinstance(value, dict):
         raise damaged(path, f"it holds a {type(value).__name__}, not an object")
     return value
@@ -167,17 +178,43 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def parse_yaml(text: str, path: object) -> dict[str, Any]:
     """Parse a YAML mapping; one that aliases make larger than memory is refused."""
+    value = parse_yaml_value(text, path)
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise damaged(path, "it has no settings (name: value)")
+    return value
+
+
+def parse_yaml_value(text: str, path: object) -> Any:
+    """Parse YAML that may be one value only; it can name no code."""
     try:
         if _num_values(yaml.compose(text, yaml.SafeLoader)) > MAX_YAML_VALUES:
             raise damaged(path, f"it has more than {MAX_YAML_VALUES:,} values")
         value = yaml.safe_load(text)
+        reason = _excess(value)
     except UserError:
         raise
-    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
+    except Exception as error:  # wrong tags and dates fail in many ways
         raise damaged(path, error) from error
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise damaged(path, "it has no settings (name: value)")
+    if reason:
+        raise damaged(path, reason)
     return value
+
+
+def _excess(value: Any) -> str:
+    """Say which number or depth of nested values is too large; nothing if none is."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        if any(isinstance(v, int) and v.bit_length() > MAX_NUMBER_BITS for v in level):
+            return f"it has a number of more than {MAX_NUMBER_BITS} bits"
+        level = [
+            child
+            for v in level
+            if isinstance(v, dict | list)
+            for child in ([*v, *v.values()] if isinstance(v, dict) else v)
+        ]
+        if not level:
+            return ""
+    return f"it is more than {MAX_DEPTH} levels deep"
 
 
 def _num_values(node: yaml.Node | None) -> int:
@@ -224,6 +261,30 @@ def check_fields(values: Mapping[str, Any], kinds: Kinds, path: object, section:
         elif not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             shown = "missing" if value is None else f"{str(value)[:40]!r}"
             raise damaged(path, f"{section}{name} is {shown}")
+        elif isinstance(value, int | float) and kind is not bool and not is_finite(value):
+            raise damaged(path, f"{section}{name} is out of range")
+
+
+def check_all(values: Iterable[Any], kinds: Kinds, path: object, section: str) -> None:
+    """Raise a UserError unless all values of a list are objects with these fields."""
+    for value in values:
+        if not isinstance(value, Mapping):
+            raise damaged(path, f"{section.rstrip('.')} is not a list of objects")
+        check_fields(value, kinds, path, section)
+
+
+def check_numbers(values: Mapping[str, Any], path: object, section: str) -> None:
+    """Raise a UserError unless all values are finite numbers."""
+    for name, value in values.items():
+        if not is_finite(value):
+            raise damaged(path, f"{section}.{name} is not a number")
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether a value is a number that a float can hold, neither NaN nor infinity."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return -MAX_FLOAT < value < MAX_FLOAT
 
 
 def damaged(path: object, reason: object) -> UserError:

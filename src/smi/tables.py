@@ -7,11 +7,17 @@ print(table.text())
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from smi.terminal import printable, printable_lines
+
 NONE = "-"  # an empty cell
+# A cell of CSV that begins with one of these is a formula to a spreadsheet, unless it is a number.
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+SIGNED_NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?( ?%)?( ± [\d.,]+( ?%)?)?|[+-]?(nan|inf)|-")
 BAR = " ┃ "  # between groups of columns
 
 Format = Literal["text", "markdown", "csv", "json"]
@@ -79,7 +85,7 @@ class Table:
         body = self._simple() if len(self.groups) == 1 else self._grouped()
         head = [self.title, ""] if self.title else []
         notes = ["", *self.notes] if self.notes else []
-        return "\n".join(line.rstrip() for line in [*head, *body, *notes])
+        return "\n".join(printable(line).rstrip() for line in [*head, *body, *notes])
 
     def markdown(self) -> str:
         """Write a pipe table; cells of groups that begin with "here" are bold."""
@@ -90,10 +96,10 @@ class Table:
         ]
         headers = [f"**{h}**" if h.startswith("here") else h for h in self.headers]
         lines = [
-            "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+            "| " + " | ".join(in_markdown(cell).replace("|", r"\|") for cell in cells) + " |"
             for cells in (headers, align, *rows)
         ]
-        notes = ["", *(f"{note}  " for note in self.notes)] if self.notes else []
+        notes = ["", *(f"{in_markdown(note)}  " for note in self.notes)] if self.notes else []
         return "\n".join([*lines, *notes])
 
     def csv(self) -> str:
@@ -102,13 +108,11 @@ class Table:
         writer = csv.writer(file, lineterminator="\n")
         if self.records:
             columns = list(dict.fromkeys(key for record in self.records for key in record))
-            writer.writerow(columns)
-            writer.writerows(
-                [record.get(column, "") for column in columns] for record in self.records
-            )
+            lines = [[record.get(column, "") for column in columns] for record in self.records]
         else:
-            writer.writerow(self.headers)
-            writer.writerows(self.lines)
+            columns = self.headers
+            lines = [list(line) for line in self.lines]
+        writer.writerows([in_csv(cell) for cell in line] for line in (columns, *lines))
         return file.getvalue()
 
     def json(self) -> str:
@@ -173,6 +177,20 @@ def percent(value: float | None) -> str:
     if value is None:
         return NONE
     return f"{value:.1f}" if round(value, 1) == round(value, 2) else f"{value:.2f}"
+
+
+def in_markdown(text: str) -> str:
+    """Escape text that may hold HTML or links for Markdown."""
+    return printable(text).replace("<", "&lt;").replace("](", r"\](")
+
+
+def in_csv(cell: Any) -> Any:
+    """Put an apostrophe before a text that a spreadsheet would compute."""
+    if not isinstance(cell, str):
+        return cell
+    text = printable_lines(cell)
+    is_formula = cell.startswith(FORMULA_STARTS) and not SIGNED_NUMBER.fullmatch(cell)
+    return f"'{text}" if is_formula else text
 
 
 def _cells(cells: Sequence[str], widths: Sequence[int], *, first: bool) -> str:

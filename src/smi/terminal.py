@@ -11,6 +11,8 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
+from smi.errors import printable as printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -36,13 +38,14 @@ def is_quiet() -> bool:
 def say(text: str = "") -> None:
     """Print a result on stdout."""
     if not _silent.get():
-        print(text, flush=True)
+        print(printable_lines(text), flush=True)
 
 
 def announce(sentence: str) -> None:
     """Print a warning or a status on stderr."""
     if not _silent.get():
-        _console().print(sentence, highlight=False, soft_wrap=True, markup=False)
+        text = printable_lines(sentence)
+        _console().print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 def announce_once(sentence: str) -> None:
@@ -52,12 +55,9 @@ def announce_once(sentence: str) -> None:
         announce(sentence)
 
 
-def printable(text: str) -> str:
-    """Escape what cannot be printed: file names may hold any bytes."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode()
-        for c in text
-    )
+def printable_lines(text: str) -> str:
+    """Escape what cannot be printed, except line breaks: names may hold any characters."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def duration(seconds: float) -> str:
@@ -94,6 +94,7 @@ class Progress:
         done: int = 0,
     ):
         from rich import progress
+        from rich.markup import escape
 
         console = _console()
         if unit == "bytes":
@@ -112,7 +113,7 @@ class Progress:
             disable=_silent.get() or not console.is_terminal,
             transient=True,
         )
-        self._task = self._bar.add_task(doing, total=total, completed=done)
+        self._task = self._bar.add_task(escape(printable(doing)), total=total, completed=done)
 
     def advance(self, amount: int) -> None:
         """Count `amount` more units as done."""

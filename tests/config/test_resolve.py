@@ -180,7 +180,7 @@ def test_a_recipe_that_is_not_there(tmp_path):
         resolve(tmp_path / "none.yaml")
     broken = tmp_path / "broken.yaml"
     broken.write_text("a: [1,")
-    with pytest.raises(UserError, match="is not YAML"):
+    with pytest.raises(UserError, match=r"broken\.yaml is damaged: while parsing"):
         resolve(broken)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import zipfile
 
 import pytest
 import torch
@@ -10,13 +11,14 @@ from torch._subclasses import FakeTensorMode
 
 from smi.errors import UserError
 from smi.files import write_text, write_whole
+from smi.nn.weights import digest_of
 from smi.runs import checkpoint
 from smi.runs.checkpoint import Writer, load, save, save_encoder, snapshot
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     path = tmp_path / "last.pt"
-    save(path, {"step": 1, "weights": torch.ones(3)})
+    save(path, {"step": 1, "method": {"weight": torch.ones(3)}})
 
     def fail(partial):
         partial.write_bytes(b"half")
@@ -38,9 +40,51 @@ def test_a_checkpoint_cannot_run_code(tmp_path):
         load(tmp_path / "bad.pt")
 
 
-def test_a_damaged_checkpoint_is_a_sentence(tmp_path):
-    (tmp_path / "last.pt").write_bytes(b"garbage")
+def test_the_sentence_about_a_refused_pickle_does_not_advise_to_run_it(tmp_path):
+    torch.save({"step": 1, "method": nn.Linear(2, 2)}, tmp_path / "last.pt")
+    with pytest.raises(UserError, match="holds more than tensors and plain values") as refusal:
+        load(tmp_path / "last.pt")
+    assert "weights_only" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ([1, 2], "it is not a checkpoint of a run"),
+        ({"method": {}}, "does not say at which step"),
+        ({"step": -1, "method": {}}, "does not say at which step"),
+        ({"step": 10**20, "method": {}}, "does not say at which step"),
+        ({"step": 1}, "has no weights of a method"),
+        ({"step": 1, "method": {"weight": 1.5}}, "has no weights of a method"),
+    ],
+)
+def test_a_checkpoint_of_a_wrong_structure_is_a_sentence(tmp_path, state, reason):
+    torch.save(state, tmp_path / "last.pt")
+    with pytest.raises(UserError, match=reason):
+        load(tmp_path / "last.pt")
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04", bytes(1000)])
+def test_a_damaged_checkpoint_is_a_sentence(tmp_path, content):
+    (tmp_path / "last.pt").write_bytes(content)
     with pytest.raises(UserError, match="cannot be read"):
+        load(tmp_path / "last.pt")
+
+
+def test_a_flipped_bit_is_noticed(tmp_path):
+    path = tmp_path / "last.pt"
+    save(path, {"step": 1, "method": {"weight": torch.full((1000,), 7.0)}})
+    content = bytearray(path.read_bytes())
+    content[content.index(torch.full((9,), 7.0).numpy().tobytes()) + 101] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="has changed since it was written"):
+        load(path)
+
+
+def test_a_checkpoint_that_expands_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "last.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(10**6))
+    with pytest.raises(UserError, match="is not a checkpoint of a run"):
         load(tmp_path / "last.pt")
 
 
@@ -55,22 +99,24 @@ def test_text_and_encoder(tmp_path):
     assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == "ä\udce9"
     save_encoder(tmp_path / "e.safetensors", {"w": torch.ones(2, 2).T}, {"encoder": "x"})
     with safe_open(tmp_path / "e.safetensors", "pt") as file:
-        assert file.metadata() == {"smi": '{"encoder": "x"}'}
+        about = json.loads(file.metadata()["smi"])
+        assert about["encoder"] == "x"
+        assert about["digest"] == digest_of({"w": torch.ones(2, 2)})
         assert torch.equal(file.get_tensor("w"), torch.ones(2, 2))
 
 
 def test_a_kept_checkpoint_stays_when_the_next_one_is_written(tmp_path, monkeypatch):
     last = tmp_path / "last.pt"
-    save(last, {"step": 1}, tmp_path / "epoch-1.pt")
+    save(last, {"step": 1, "method": {}}, tmp_path / "epoch-1.pt")
     assert last.samefile(tmp_path / "epoch-1.pt")  # not written twice
 
     def refuse(*paths):
         raise OSError("this file system has no links")
 
     monkeypatch.setattr(checkpoint.os, "link", refuse)
-    save(last, {"step": 2}, tmp_path / "epoch-2.pt")
-    save(last, {"step": 3})
-    save(last, {"step": 4}, tmp_path / "epoch-1.pt")  # a resumed run writes one again
+    save(last, {"step": 2, "method": {}}, tmp_path / "epoch-2.pt")
+    save(last, {"step": 3, "method": {}})
+    save(last, {"step": 4, "method": {}}, tmp_path / "epoch-1.pt")  # a resumed run writes one again
     steps = {path.stem: load(path)["step"] for path in tmp_path.iterdir()}
     assert steps == {"last": 4, "epoch-1": 4, "epoch-2": 2}
 
@@ -112,7 +158,7 @@ def slow_disk(monkeypatch):
 
 def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, slow_disk):
     writer = Writer()
-    writer.start(tmp_path / "last.pt", {"step": 1})
+    writer.start(tmp_path / "last.pt", {"step": 1, "method": {}})
     assert writer.busy
     writer.check()
     assert list(tmp_path.iterdir()) == []
@@ -126,9 +172,9 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, slow_disk):
 
 def test_one_checkpoint_is_written_at_a_time(tmp_path, slow_disk):
     writer = Writer()
-    writer.start(tmp_path / "last.pt", {"step": 1})
+    writer.start(tmp_path / "last.pt", {"step": 1, "method": {}})
     threading.Timer(0.1, slow_disk.release).start()
-    writer.start(tmp_path / "last.pt", {"step": 2})  # waits for the first
+    writer.start(tmp_path / "last.pt", {"step": 2, "method": {}})  # waits for the first
     assert load(tmp_path / "last.pt")["step"] == 1
     slow_disk.release()
     writer.wait()
@@ -138,7 +184,7 @@ def test_one_checkpoint_is_written_at_a_time(tmp_path, slow_disk):
 
 def test_the_error_of_a_write_is_raised_by_the_next_call(tmp_path):
     writer = Writer()
-    writer.start(tmp_path / "absent" / "last.pt", {"step": 1})
+    writer.start(tmp_path / "absent" / "last.pt", {"step": 1, "method": {}})
     with pytest.raises((OSError, RuntimeError), match="absent"):
         writer.wait()
     with pytest.raises((OSError, RuntimeError), match="absent"):

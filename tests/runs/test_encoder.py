@@ -234,10 +234,10 @@ def header(**changes: object) -> dict[str, str]:
     [
         (None, "does not name the network of its weights"),
         ({"format": "pt"}, "does not name the network of its weights"),
-        (header(mean=None), "cannot be loaded: 'mean'"),
+        (header(mean=None), "is damaged: mean is missing"),
         (
             header(encoder={"name": "resnet-small"}),
-            "cannot be loaded: Error(s) in loading state_dict",
+            "cannot be loaded: resnet-small has 1,232,944 parameters, and the file 257",
         ),
         (header(encoder={"name": "support.homemade.Net", "width": 9}), "size mismatch"),
         (
@@ -245,7 +245,14 @@ def header(**changes: object) -> dict[str, str]:
             "there is no encoder 'resnet-smal': did you mean resnet-small?",
         ),
         ({"smi": "{"}, "cannot be loaded: "),
-        ({"smi": "[]"}, "cannot be loaded: "),
+        ({"smi": "[]"}, "its header does not describe an encoder"),
+        (header(image_size=20_000), "images must have 1 to 2048 pixels a side"),
+        (header(mean=[1]), "mean must be three numbers"),
+        (header(std=[0, 0, 0]), "std must be above 0"),
+        (header(std=[1, 1, float("nan")]), "std must be three numbers"),
+        (header(encoder={"name": "resnet-small", "layers": [10**9] * 4}), "is too large"),
+        (header(encoder={"name": "resnet-small", "channels": [65_536] * 4}), "parameters, and"),
+        (header(digest="0" * 16), "its weights have changed since they were written"),
     ],
 )
 def test_a_file_of_another_kind_is_a_sentence(tmp_path, metadata, says):
@@ -282,7 +289,7 @@ def test_a_missing_run_or_encoder_is_a_sentence(run, tmp_path):
 
 
 def test_a_file_of_weights_runs_nothing(tmp_path: Path) -> None:
-    """The header may name a network class, and nothing else that could be called."""
+    """The header may name a network of timm, and nothing else that could be called."""
     for settings in (
         {"name": "os.mkdir", "path": str(tmp_path / "ran")},
         {"name": "pathlib.Path", "self": "x"},
@@ -292,7 +299,7 @@ def test_a_file_of_weights_runs_nothing(tmp_path: Path) -> None:
             {"weight": torch.zeros(1)},
             HEADER | {"encoder": settings},
         )
-        with pytest.raises(UserError, match="is not a network class"):
+        with pytest.raises(UserError, match="names code to run"):
             smi.load(tmp_path / "evil.safetensors")
     assert not (tmp_path / "ran").exists()
 

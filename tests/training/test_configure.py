@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from timm.models._hub import save_for_hf
 
 import smi
+from smi import imports
 from smi.errors import UserError
 from smi.nn.weights import digest_of
 from smi.runs import start as starts
@@ -204,15 +205,17 @@ def test_a_run_takes_the_encoder_of_another_run(earlier, tmp_path, smi_here):
     )
 
 
-def test_a_network_made_by_a_function(tmp_path):
-    """The folder of a run is trusted, a file alone is not."""
+def test_a_network_made_by_a_function(tmp_path, monkeypatch):
+    """Files may name the function that the user named before, and no other."""
     path = tmp_path / "weights.pth"
     torch.save(net().state_dict(), path)
     overrides = FEW | {"encoder": f"{__name__}.make_net", "select": "best", "data.validation": 0.2}
     run = tiny(tmp_path / "a", init=str(path), **overrides)
     encoder = smi.load(run)
     same(dict(encoder.off_the_shelf().network.state_dict()), dict(net().state_dict()))
-    with pytest.raises(UserError, match="is not a network class, so it is not called"):
+    assert smi.load(run.start).dim == encoder.dim
+    monkeypatch.setattr(imports, "_named", set())
+    with pytest.raises(UserError, match="names code to run"):
         smi.load(run.start)
 
 

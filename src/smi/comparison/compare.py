@@ -14,7 +14,6 @@ evaluated once, as a row of their own.
 
 import dataclasses
 import datetime
-import json
 import os
 import signal
 import subprocess
@@ -50,7 +49,7 @@ from smi.evaluation.labelled import check_number
 from smi.evaluation.results import Result
 from smi.files import disk_errors, expand
 from smi.imports import trusts_files
-from smi.runs.collect import COMPARISON
+from smi.runs.collect import COMPARISON, read_comparison
 from smi.runs.restore import build_method, load_method, load_views
 from smi.runs.run import Run
 from smi.terminal import duration, is_quiet, quietly, say
@@ -491,16 +490,16 @@ class ComparisonRunner:
         """
         rows_with_runs = {run.row for run in self.grid.runs if run.done}
         try:
-            document = json.loads((self.folder / COMPARISON).read_text(encoding="utf-8"))
-            if document["device"] != self.about["device"]:
-                return {}
-            return {
-                row["name"]: row["loss_ms"]
-                for row in document["rows"]
-                if row["loss_ms"] is not None and row["name"] in rows_with_runs
-            }
-        except (OSError, ValueError, KeyError, TypeError):  # missing, or not ours
+            document = read_comparison(self.folder)
+        except UserError:  # missing, or not ours
             return {}
+        if document.get("device") != self.about["device"]:
+            return {}
+        return {
+            row["name"]: row["loss_ms"]
+            for row in document["rows"]
+            if row.get("loss_ms") is not None and row["name"] in rows_with_runs
+        }
 
 
 def call(arguments: Sequence[str], processes: int = 1) -> int:

@@ -10,7 +10,6 @@ is never narrower than that rounding alone would make it. Runs that start from w
 also have a gain over these weights, off the shelf.
 """
 
-import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -22,10 +21,10 @@ from smi.errors import TrainingError, UserError
 from smi.evaluation.results import OFF_THE_SHELF, TRAINED, Result, Score
 from smi.files import write_json, write_text
 from smi.intervals import interval, paired_interval
-from smi.runs.collect import COMPARISON, locate_run
+from smi.runs.collect import COMPARISON, locate_run, read_comparison
 from smi.runs.names import CRITERIA, last_criteria
 from smi.runs.run import Run, is_run
-from smi.tables import NONE, Table
+from smi.tables import NONE, Table, in_markdown
 from smi.terminal import duration, printable
 
 Column = tuple[str, str]  # the stamp of a protocol, and the name of one of its scores
@@ -246,22 +245,21 @@ class Comparison:
 
         Runs are searched in this folder, then where they were made.
         """
-        path = folder / COMPARISON
+        document = read_comparison(folder)
+        protocols = {}
+        for protocol in document.pop("protocols"):
+            stamp, sentence = protocol.pop("stamp"), protocol.pop("sentence")
+            protocols[stamp] = protocol, sentence
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-            protocols = {}
-            for protocol in document.pop("protocols"):
-                stamp, sentence = protocol.pop("stamp"), protocol.pop("sentence")
-                protocols[stamp] = protocol, sentence
             rows = tuple(_read_row(folder, row, protocols) for row in document.pop("rows"))
-            seeds, swept = tuple(document.pop("seeds")), document.pop("swept")
             start = _read_off_the_shelf(document.pop("off_the_shelf", None), protocols)
-            document.pop("notes")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError) as error:  # an unknown protocol, or a field of another version
             raise UserError(
-                f"{path} does not describe a comparison ({error!r}). Run `smi compare` again to "
-                "rewrite it."
+                f"{folder / COMPARISON} does not describe a comparison ({error!r}). "
+                "Run `smi compare` again to rewrite it."
             ) from error
+        seeds, swept = tuple(document.pop("seeds")), document.pop("swept", None)
+        document.pop("notes")
         return cls(rows, seeds, swept, document, start)
 
     def write(self, folder: Path) -> None:
@@ -357,8 +355,9 @@ class Comparison:
 
     def markdown(self) -> str:
         """Format all tables as Markdown, with a list of notes beneath."""
-        parts = [f"## {table.title}\n\n{table.markdown()}" for table in self.tables()]
-        notes = "\n".join(f"- {note}" for note in self.notes())
+        tables = self.tables()
+        parts = [f"## {in_markdown(table.title)}\n\n{table.markdown()}" for table in tables]
+        notes = "\n".join(f"- {in_markdown(note)}" for note in self.notes())
         return "\n\n".join([*parts, notes]) + "\n"
 
     def csv(self) -> str:

@@ -7,11 +7,11 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-import yaml
-
 from smi.errors import UserError
+from smi.files import parse_yaml_value
 from smi.terminal import suggest
 
+MAX_SHOWN = 60  # characters of a wrong value
 MAX_NUMBER = 10**15  # of whole numbers: larger ones are not exact as float64
 
 
@@ -73,7 +73,7 @@ def _to_option(value: Any, options: tuple[Any, ...], where: str) -> Any:
         return value
     names = list(map(str, options))
     hint = suggest(str(value), names)
-    raise UserError(f"{where} must be one of {', '.join(names)}, not {value!r}: {hint}")
+    raise UserError(f"{where} must be one of {', '.join(names)}, not {_shown(value)}: {hint}")
 
 
 def _to_sequence(value: Any, origin: Any, arguments: tuple[Any, ...], where: str) -> Any:
@@ -92,9 +92,9 @@ def _guess(value: Any, where: str) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        parsed = yaml.safe_load(value) if value else value
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{where} cannot be read: {value!r}") from error
+        parsed = parse_yaml_value(value, where) if value else value
+    except UserError as error:
+        raise UserError(f"{where} cannot be read: {_shown(value)}") from error
     try:
         return float(parsed) if isinstance(parsed, str) else parsed  # YAML 1.1: 1e-3 is text
     except ValueError:
@@ -121,14 +121,19 @@ def _to_scalar(value: Any, kind: Any, where: str) -> Any:
             return kind(value) if not isinstance(value, str) else kind(number)
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     expected = names.get(kind, getattr(kind, "__name__", kind))
+    raise UserError(f"{where} must be {expected}, not {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    """Return a value for a sentence, cut if it is long."""
     shown = repr(value)
-    raise UserError(f"{where} must be {expected}, not {shown[:60]}{'…' if len(shown) > 60 else ''}")
+    return f"{shown[:MAX_SHOWN]}…" if len(shown) > MAX_SHOWN else shown
 
 
 def to_mapping(value: Any, where: str) -> dict[str, Any]:
     """Return a dictionary, or raise a UserError."""
     if not isinstance(value, Mapping):
-        raise UserError(f"{where} must have settings below it (name: value), not {value!r}")
+        raise UserError(f"{where} must have settings below it (name: value), not {_shown(value)}")
     return dict(value)
 
 
@@ -143,5 +148,5 @@ def to_named(value: Any, where: str) -> dict[str, Any]:
 def to_text(value: Any, where: str) -> str:
     """Return text, or raise a UserError."""
     if not isinstance(value, str):
-        raise UserError(f"{where} must be a name, not {value!r}")
+        raise UserError(f"{where} must be a name, not {_shown(value)}")
     return value

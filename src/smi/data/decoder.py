@@ -13,6 +13,7 @@ import fcntl
 import io
 import json
 import os
+import stat
 import sys
 import warnings
 from dataclasses import dataclass
@@ -134,6 +135,9 @@ def source_of(target: Target | bytes) -> str | io.BytesIO:
         with open(path, "rb") as file:
             return io.BytesIO(os.pread(file.fileno(), size, start))
     if "://" not in target:
+        mode = os.stat(target).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a pipe would be waited for for ever
+            raise UnreadableError("a device or a pipe, not a file")
         return target
     from smi.data.remote import read  # most workers read files only
 
@@ -146,6 +150,8 @@ def stored_size(target: Target | bytes, resolution: int, keep: Keep) -> tuple[in
     Only the header is read.
     """
     with Image.open(source_of(target), formats=FORMATS) as image:
+        if 0 in image.size:
+            raise UnreadableError("no pixels")
         image.draft(image.mode, (resolution, resolution))
         return _kept_size(image.size, resolution, keep)
 

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import glob
 import itertools
+import math
 import os
 import re
 import threading
@@ -33,6 +34,7 @@ PACKAGES = {  # of protocols that fsspec does not read by itself
     "https": ("aiohttp", "http"),
 }
 
+MAX_LOCATIONS = 1_000_000  # that a pattern stands for
 VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "Last-Modified", "mtime")
 
 T = TypeVar("T")
@@ -271,15 +273,19 @@ def expand_braces(text: str) -> list[str]:
     """Return all texts that a pattern with {a,b} or {000..099} stands for."""
     parts = re.split(r"\{([^{}]*)\}", text)  # text and content of braces in turn
     choices = [[part] if i % 2 == 0 else _choices(part) for i, part in enumerate(parts)]
+    if math.prod(map(len, choices)) > MAX_LOCATIONS:
+        raise UserError(f"{text[:100]!r} stands for more than {MAX_LOCATIONS:,} names")
     return ["".join(chosen) for chosen in itertools.product(*choices)]
 
 
 def _choices(content: str) -> list[str]:
-    numbers = re.fullmatch(r"(\d+)\.\.(\d+)", content)
+    numbers = re.fullmatch(r"([0-9]{1,18})\.\.([0-9]{1,18})", content)
     if numbers is None:
         return content.split(",")
     first, last = numbers.groups()
     width = len(first) if first.startswith("0") or len(first) == len(last) else 0
+    if int(last) - int(first) >= MAX_LOCATIONS:
+        raise UserError(f"{{{content}}} stands for more than {MAX_LOCATIONS:,} names")
     return [str(i).zfill(width) for i in range(int(first), int(last) + 1)]
 
 

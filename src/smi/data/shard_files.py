@@ -33,6 +33,9 @@ HEADER_BYTES = 16_384  # read at once: a header, the next ones if images are sma
 MAX_SAMPLE = 64  # images read to estimate their size
 MAX_LABEL_LENGTH = 200
 MAX_JSON_BYTES = 10**6  # of the description of an image
+MAX_EXPANSION = 100  # bytes of values for each byte of Parquet: images are compressed already
+# Errors of the readers of a damaged file; chains of headers in a tar file can be endless.
+DAMAGE = (OSError, tarfile.TarError, ValueError, OverflowError, RecursionError, KeyError, TypeError)
 IMAGE_COLUMNS = ("image", "img", "jpg", "png", "webp", "bytes")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "cls")
 
@@ -79,10 +82,10 @@ def open_shard(shard: File, scratch: Path, stopped: Callable[[], bool] = bool) -
         if shard.location.endswith(".parquet"):
             return _extract_parquet(shard, path, scratch / f"{name}.bytes")
         with path.open("rb") as source:
-            members = list(_tar_images(source))
+            members = list(_tar_images(source, shard.num_bytes))
     except UserError:
         raise
-    except (OSError, tarfile.TarError, ValueError) as error:
+    except DAMAGE as error:
         refuse_full_disk(error, shard.location)
         raise LostError(f"{shard.location}: {error}") from error
     return OpenShard(
@@ -111,9 +114,11 @@ def count_images(file: File) -> int:
     try:
         with range_file(file) as source:
             if file.location.endswith(".parquet"):
-                return int(_parquet(source).metadata.num_rows)
-            return sum(1 for _ in _tar_images(source))
-    except (LostError, OSError, tarfile.TarError, ValueError) as error:
+                return _num_rows(_parquet(source), file.num_bytes)
+            return sum(1 for _ in _tar_images(source, file.num_bytes))
+    except UserError:
+        raise
+    except (LostError, *DAMAGE) as error:
         raise UserError(f"the shard {file.location} cannot be read: {error}") from error
 
 
@@ -130,10 +135,11 @@ def read_names(shard: Shard) -> tuple[list[str], list[str | None]]:
                     zip(names, _parquet_labels(shard, source), strict=False)
                 )
             else:
-                found = [(member.name, member.label) for member in _tar_images(source)]
+                members = _tar_images(source, shard.num_bytes)
+                found = [(member.name, member.label) for member in members]
     except UserError:
         raise
-    except (LostError, OSError, tarfile.TarError, ValueError):
+    except (LostError, *DAMAGE):
         return names, labels
     for row, (name, label) in enumerate(found[: shard.num_images]):
         names[row], labels[row] = name, label
@@ -149,7 +155,7 @@ def contents(shard: Shard, source: Any) -> Iterator[bytes]:
             for value in batch.column(0).to_pylist():
                 yield (value.get("bytes") if isinstance(value, dict) else value) or b""
         return
-    for member in list(itertools.islice(_tar_images(source), MAX_SAMPLE)):
+    for member in list(itertools.islice(_tar_images(source, shard.num_bytes), MAX_SAMPLE)):
         source.seek(member.start)
         yield source.read(member.size)
 
@@ -216,18 +222,25 @@ class _Member:
     label: str | None
 
 
-def _tar_images(source: Any) -> Iterator[_Member]:
+def _tar_images(source: Any, num_bytes: int) -> Iterator[_Member]:
     """Yield the images of a tar file with their labels, in its order.
 
-    Of several images with one key, the first is used.
+    Of several images with one key, the first is used. num_bytes: of the file, in which all images
+    must lie.
     """
     with tarfile.open(fileobj=source, mode="r:") as archive:
         key: str | None = None
         image: tuple[str, int, int] | None = None
         about = _About()
+        end = -1  # of the last header: a negative size would lead back to it for ever
         for member in archive:
-            if not member.isfile():
+            if member.offset <= end or member.size < 0:
+                raise ValueError("its headers are damaged")
+            end = member.offset
+            if not member.isfile() or member.issparse():  # a sparse file is not stored as it is
                 continue
+            if member.offset_data + member.size > num_bytes:
+                raise ValueError(f"it ends inside {member.name!r}")
             folder, _, base = member.name.rpartition("/")
             stem, _, suffix = base.partition(".")
             if (member_key := f"{folder}/{stem}") != key:
@@ -277,6 +290,19 @@ class _About:
 # ------ Parquet files
 
 
+def _num_rows(table: Any, num_bytes: int) -> int:
+    """Return the number of rows of a Parquet file, or raise a ValueError for a false number."""
+    metadata = table.metadata
+    rows = int(metadata.num_rows)
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    size = sum(group.total_byte_size for group in groups)
+    if not 0 <= rows <= num_bytes or rows != sum(group.num_rows for group in groups):
+        raise ValueError(f"it claims {rows:,} rows in {num_bytes:,} bytes")
+    if not 0 <= size <= MAX_EXPANSION * num_bytes + MAX_JSON_BYTES:
+        raise ValueError(f"it claims {size:,} bytes of values in {num_bytes:,} bytes")
+    return rows
+
+
 def _parquet(source: Any) -> Any:
     try:
         from pyarrow import ArrowException
@@ -285,8 +311,8 @@ def _parquet(source: Any) -> Any:
         raise UserError("Parquet needs pyarrow: pip install 'smi-ssl[parquet]'") from error
     try:
         return ParquetFile(source)
-    except ArrowException as error:
-        raise ValueError(str(error)) from error
+    except (ArrowException, RuntimeError, MemoryError) as error:
+        raise ValueError(" ".join(str(error).split())) from error
 
 
 def _image_column(schema: Any, location: str) -> str:
@@ -320,6 +346,7 @@ def parquet_classes(file: File) -> tuple[str, ...] | None:
 def _extract_parquet(file: File, source: Path, target: Path) -> OpenShard:
     """Write the bytes of all images of a Parquet file one after another."""
     table = _parquet(source)
+    _num_rows(table, source.stat().st_size)
     column = _image_column(table.schema_arrow, file.location)
     label_column = next((n for n in LABEL_COLUMNS if n in table.schema_arrow.names), None)
     sizes: list[int] = []

@@ -99,10 +99,12 @@ def _read_written(locations: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Return the bytes and images of shards that shards.json tells, by location."""
     known = {}
     for folder, index in _read_indices(locations):
-        with contextlib.suppress(ValueError, KeyError, TypeError):
+        with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
             for shard in index["shards"]:
                 location = f"{folder}/{shard['name']}" if folder else str(shard["name"])
-                known[location] = int(shard["bytes"]), int(shard["images"])
+                num_bytes, num_images = int(shard["bytes"]), int(shard["images"])
+                if 0 <= num_images <= num_bytes:  # a false number would fill the memory
+                    known[location] = num_bytes, num_images
     return known
 
 
@@ -115,8 +117,12 @@ def _kept_path(files: Sequence[File]) -> Path:
 def _read_kept(path: Path) -> dict[Key, int]:
     try:
         kept = json.loads(path.read_text())["shards"]
-        return {(str(place), int(size), str(v)): int(count) for place, size, v, count in kept}
-    except (OSError, ValueError, KeyError, TypeError):
+        return {
+            (str(place), int(size), str(v)): int(count)
+            for place, size, v, count in kept
+            if 0 <= int(count) <= int(size)
+        }
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return {}
 
 

@@ -137,10 +137,10 @@ class _Target:
             Path(out).mkdir(parents=True, exist_ok=True)
         try:
             index = json.loads(read(f"{out}/{INDEX}"))
-            self._known = {shard["name"]: shard for shard in index["shards"]}
+            self._known = {str(shard["name"]): dict(shard) for shard in index["shards"]}
         except (OSError, LostError):
             pass  # nothing is written yet
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(
                 f"{out}/{INDEX} is not an index of shards: choose another --out"
             ) from error
@@ -161,7 +161,7 @@ class _Target:
             self._remove(name)
 
     def _remove(self, name: str) -> None:
-        if "/" in name:
+        if "/" in name or not name.endswith(".tar"):
             return  # not one of ours
         if is_url(self._out):
             system, path = open_filesystem(f"{self._out}/{name}")

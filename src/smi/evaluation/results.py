@@ -19,7 +19,7 @@ from typing import Any
 
 from smi.config.schema import flat
 from smi.errors import UserError
-from smi.files import write_json
+from smi.files import check_fields, damaged, read_json, write_json
 from smi.tables import NONE, Table
 
 RESULTS_FOLDER = "eval"
@@ -29,6 +29,26 @@ UNTRAINED, RAW_PIXELS = "untrained encoder", "raw pixels"
 FLOORS = (OFF_THE_SHELF, UNTRAINED, RAW_PIXELS)
 SUBJECTS = (TRAINED, STUDENT, *FLOORS)
 PROTOCOL_ORDER = ("knn", "linear-cached", "linear", "fewshot", "finetune")  # many labels first
+SCORE_KINDS = {"name": str, "value": (int, float), "low?": (int, float), "high?": (int, float)}
+PROTOCOL_KINDS = {
+    "name": str,
+    "data": str,
+    "train?": {"images": int},
+    "test?": {"images": int},
+    "epochs?": int,
+    "draws?": int,
+}
+RESULT_KINDS = {
+    "stamp": str,
+    "protocol": PROTOCOL_KINDS,
+    "subject": str,
+    "encoder": {"digest": str, "epoch?": (int, float), "step?": int, "seed?": int},
+    "scores": list,
+    "sentence": str,
+    "notes": list,
+    "details?": dict,
+    "made?": dict,
+}
 MAX_NAME_LENGTH = 60  # characters of a dataset's name in the name of a file
 
 
@@ -114,21 +134,39 @@ def write(folder: Path, result: Result) -> Path:
 def read(path: Path) -> Result:
     """Read a result, or raise a UserError if its stamp does not match its protocol."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        written_stamp = content.pop("stamp")
-        scores = tuple(Score(**score) for score in content.pop("scores"))
-        result = Result(**content | {"scores": scores, "notes": tuple(content["notes"])})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        content = read_json(path)
+        check_result(content, path)
+        scores = tuple(Score(**score) for score in content["scores"])
+    except (UserError, TypeError) as error:
         raise UserError(
-            f"{path} is not the result of an evaluation ({error!r}): "
-            f"move it out of {RESULTS_FOLDER}/"
+            f"{path} is not the result of an evaluation ({error}): move it out of {RESULTS_FOLDER}/"
         ) from error
+    written_stamp = content["stamp"]
+    values = {f.name: content[f.name] for f in dataclasses.fields(Result) if f.name in content}
+    result = Result(**values | {"scores": scores, "notes": tuple(content["notes"])})
     if result.stamp != written_stamp:
         raise UserError(
             f"{path} was changed by hand: its stamp is {written_stamp}, and its protocol has the "
             f"stamp {result.stamp}. Delete the file and evaluate again."
         )
     return result
+
+
+def check_result(content: Mapping[str, Any], path: Path) -> None:
+    """Raise a UserError for a result with a field that is missing or not of its kind."""
+    check_fields(content, RESULT_KINDS, path)
+    if content["subject"] not in SUBJECTS:
+        raise damaged(path, f"subject is {content['subject']!r}")
+    needed = {RAW_PIXELS: {"size": int}, OFF_THE_SHELF: {"network": str}}.get(content["subject"])
+    needed = {"network": str, "seed": int} if content["subject"] == UNTRAINED else needed
+    check_fields(content["encoder"], needed or {}, path, "encoder.")
+    for score in content["scores"]:
+        if not isinstance(score, dict):
+            raise damaged(path, "a score is not an object")
+        check_fields(score, SCORE_KINDS, path, "scores.")
+    for note in content["notes"]:
+        if not isinstance(note, str):
+            raise damaged(path, "a note is not text")
 
 
 def read_all(folder: Path) -> list[Result]:

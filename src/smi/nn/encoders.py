@@ -9,6 +9,7 @@ An encoder is any timm model, a narrow ResNet for small machines, or a network o
 
 import inspect
 import math
+import os
 from collections.abc import Mapping
 from typing import Any, Literal, Self, get_args
 
@@ -44,6 +45,8 @@ SMALL_RESNET_ARGUMENTS: dict[str, Any] = {
 # ResNet, by two) leaves too little of the image.
 MAX_WIDTH, MAX_DEPTH = 65_536, 1000  # of a network that a file describes
 MAX_IMAGE_SIDE = 2048  # a trial pass of two larger images needs gigabytes
+# Arguments of timm that read other files or download them.
+LOADER_SETTINGS = ("checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir")
 MAX_CIFAR_STEM_SIDE = 64
 MAX_SMALL_CIFAR_STEM_SIDE = 16
 
@@ -113,16 +116,29 @@ def create_encoder(
     if not 1 <= image_size <= MAX_IMAGE_SIDE:
         raise UserError(f"images must have 1 to {MAX_IMAGE_SIDE} pixels a side, not {image_size}")
     if stem is not None and stem not in STEMS:
-        raise UserError(f"there is no stem {stem!r}: {suggest(stem, STEMS)}")
+        raise UserError(f"there is no stem {stem!r}: {suggest(str(stem), STEMS)}")
+    for key in arguments:
+        # timm drops arguments without a value, so that a wrong name could reach an export's script.
+        if not key.isidentifier():
+            raise UserError(f"encoder.{key[:60]} is not a setting: it is not a name")
+        if key in LOADER_SETTINGS and not is_import_path(name):
+            raise UserError(f"encoder.{key} is not a setting: name weights to start from by --init")
     try:
         if is_import_path(name):
             network = _create_by_path(name, arguments)
         else:
+            if arguments:
+                _require_memory(name, image_size, stem, arguments)
             network = _create_by_timm(name, image_size, stem, arguments)
         network.eval()  # this trial must not change batch norm statistics
         with torch.no_grad():
             h = network(torch.zeros(2, 3, image_size, image_size))
-    except (TypeError, RuntimeError, AssertionError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # networks refuse wrong arguments in any way
+        expected = isinstance(error, TypeError | RuntimeError | AssertionError)
+        if is_import_path(name) and not expected:
+            raise  # of the user's own code, whose traceback helps
         raise refused(error, f"the encoder {name} with images of {image_size} pixels") from error
     if not isinstance(h, Tensor) or h.ndim != 2 or len(h) != 2:
         got = list(h.shape) if isinstance(h, Tensor) else type(h).__name__
@@ -178,24 +194,48 @@ def require_size(settings: Mapping[str, Any], shapes: Mapping[str, list[int]]) -
     Settings may ask for more memory than there is, so the network is made without any first.
     """
     name = str(settings["name"])
-    for key, value in settings.items():
-        numbers = [v for v in (value if isinstance(value, list) else [value]) if _is_int(v)]
-        if any(abs(number) > MAX_WIDTH for number in numbers):
-            raise UserError(f"encoder.{key} is too large: {str(value)[:60]}")
-        if ("layers" in key or "depth" in key) and sum(numbers) > MAX_DEPTH:
-            raise UserError(f"encoder.{key} is too large: {str(value)[:60]}")
     if is_import_path(name):
         return
     arguments = {key: value for key, value in settings.items() if key not in ("name", "stem")}
+    expected = _num_parameters(name, 224, settings.get("stem"), arguments)
+    stored = sum(math.prod(shape) for shape in shapes.values())
+    if expected is not None and expected > 2 * stored + MAX_WIDTH:
+        raise UserError(f"{name} has {expected:,} parameters, and the file {stored:,}")
+
+
+def _num_parameters(
+    name: str, image_size: int, stem: Stem | None, arguments: dict[str, Any]
+) -> int | None:
+    """Count the parameters of a network without memory for them; None if it must have values."""
     try:
         with torch.device("meta"):
-            network = _create_by_timm(name, 224, settings.get("stem"), arguments)
+            network = _create_by_timm(name, image_size, stem, arguments)
     except NotImplementedError:  # some networks compute with numbers while they are made
-        return
-    expected = sum(parameter.numel() for parameter in network.parameters())
-    found = sum(math.prod(shape) for shape in shapes.values())
-    if expected > 2 * found + MAX_WIDTH:
-        raise UserError(f"{name} has {expected:,} parameters, and the file {found:,}")
+        return None
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def _require_bounded(name: str, arguments: Mapping[str, Any]) -> None:
+    """Raise a UserError for a width or depth that no network has: making it would never end."""
+    for key, value in arguments.items():
+        values = value if isinstance(value, list | tuple) else [value]
+        numbers = [abs(number) for number in values if _is_int(number)]
+        is_depth = "layers" in key or "depth" in key
+        if max(numbers, default=0) > MAX_WIDTH or (is_depth and sum(numbers) > MAX_DEPTH):
+            raise UserError(f"encoder.{key} of {name} is too large: {str(value)[:60]}")
+
+
+def _require_memory(
+    name: str, image_size: int, stem: Stem | None, arguments: dict[str, Any]
+) -> None:
+    """Raise a UserError for a network of one's own size that is larger than the memory."""
+    num_parameters = _num_parameters(name, image_size, stem, arguments) or 0
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if 4 * num_parameters > memory:
+        raise UserError(
+            f"the encoder {name} with these settings has {num_parameters:,} parameters, which is "
+            "more than this machine can hold"
+        )
 
 
 def _is_int(value: Any) -> bool:
@@ -225,6 +265,7 @@ def _create_by_timm(
     import timm  # slow to import, and not every encoder needs it
 
     require_timm_name(name)
+    _require_bounded(name, arguments)
     timm_name, arguments = timm_terms(name, image_size, arguments)
     try:
         network: nn.Module = timm.create_model(

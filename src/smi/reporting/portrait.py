@@ -35,7 +35,7 @@ from smi.figures.landscape import MIN_PAIRS, Pairs, positive_pairs
 from smi.figures.sample import IMAGES_PER_COORDINATE, Sample, feature_blocks
 from smi.figures.tsne import embed_in_3d
 from smi.figures.variance_violin import relative_variance
-from smi.files import write_text
+from smi.files import check_fields, read_json, write_text
 from smi.losses.smi import EPS
 from smi.reporting.data_urls import PICTURE_SIDE, THUMBNAIL_SIDE, energy_url, picture_url
 from smi.runs.encoder import Pretrained, load
@@ -45,7 +45,7 @@ from smi.terminal import Progress
 from smi.views.normalisation import normalise, unnormalise
 from smi.views.views import Views
 
-FORMAT = 4  # of the file; a portrait in another format is computed again
+FORMAT = 5  # of the file; a portrait in another format is computed again
 MAX_IMAGES = 1000  # that are shown
 NUM_QUERIES = 8  # rows of neighbours
 NUM_NEIGHBOURS = 7  # in each row
@@ -95,6 +95,7 @@ def saved_or_made(path: Path, maker: "PortraitMaker") -> Portrait:
         "format": FORMAT,
         "which": fingerprint,
         "again": maker.is_incomplete,
+        "digest": _digest(portrait),
         "parts": portrait.parts,
         "missing": portrait.missing,
     }
@@ -131,14 +132,22 @@ def _read(path: Path, fingerprint: str | None) -> Portrait | None:
 
     fingerprint: None if the images are missing; then any saved portrait is used.
     """
-    with suppress(OSError, ValueError, KeyError):
-        document = json.loads(path.read_text(encoding="utf-8"))
+    with suppress(OSError, UserError, KeyError):
+        document = read_json(path)
+        check_fields(document, {"parts": dict, "missing": dict}, path)
         portrait = Portrait(document["parts"], document["missing"])
+        is_whole = document["digest"] == _digest(portrait)
         is_incomplete = document["again"] and fingerprint is not None
         is_same = fingerprint in (None, document["which"])
-        if document["format"] == FORMAT and is_same and not is_incomplete:
+        if document["format"] == FORMAT and is_whole and is_same and not is_incomplete:
             return portrait
     return None
+
+
+def _digest(portrait: Portrait) -> str:
+    """Hash what a file of a portrait holds, so that a damaged one is computed again."""
+    text = json.dumps([portrait.parts, portrait.missing], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _fingerprint(sample: Sample) -> str:

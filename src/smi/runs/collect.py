@@ -1,15 +1,68 @@
 """Collect runs from folders of runs and folders of comparisons."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from smi.errors import UserError
-from smi.files import Sources, as_list, expand
+from smi.files import (
+    Sources,
+    as_list,
+    check_all,
+    check_fields,
+    check_numbers,
+    damaged,
+    expand,
+    read_json,
+)
 from smi.runs.run import is_run
 from smi.terminal import announce
 
 COMPARISON = "comparison.json"
+# What readers of comparison.json need; those with ? are not in files of earlier versions.
+NUMBER = (int, float)
+SCORE_KINDS = {"stamp": str, "score": str, "value": NUMBER}
+PROTOCOL_KINDS = {
+    "stamp": str,
+    "sentence": str,
+    "name": str,
+    "data": str,
+    "test?": {"images?": int},
+    "draws?": int,
+}
+RUN_KINDS = {
+    "seed": int,
+    "folder": str,
+    "command": str,
+    "results": list,
+    "failed": str,
+    "step_ms?": NUMBER,
+    "peak_mb?": NUMBER,
+    "device": str,
+    "steps": int,
+    "halved": str,
+    "criteria?": dict,
+}
+ROW_KINDS = {"name": str, "method": str, "runs": list, "loss_ms?": NUMBER}
+START_KINDS = {
+    "source": str,
+    "network": str,
+    "digest": str,
+    "results": list,
+    "failed": str,
+    "criteria?": dict,
+}
+COMPARISON_KINDS = {
+    "seeds": list,
+    "swept?": str,
+    "protocols": list,
+    "rows": list,
+    "notes": list,
+    "off_the_shelf?": START_KINDS,
+    "seconds?": NUMBER,
+    "learning_rates?": dict,
+    "choice?": list,
+}
 
 
 @dataclass(frozen=True)
@@ -54,17 +107,37 @@ def collect_runs(sources: Sources, *, max_rows: int | None = None) -> list[Path]
 
 def read_compared(folder: Path) -> list[ComparedRun]:
     """List the runs of a comparison, in the order of its rows."""
+    return [
+        ComparedRun(row["name"], run["seed"], locate_run(folder, run["folder"]), run["failed"])
+        for row in read_comparison(folder)["rows"]
+        for run in row["runs"]
+    ]
+
+
+def read_comparison(folder: Path) -> dict[str, Any]:
+    """Read comparison.json and check the fields that its readers need."""
     path = folder / COMPARISON
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
-        return [
-            ComparedRun(row["name"], run["seed"], locate_run(folder, run["folder"]), run["failed"])
-            for row in rows
-            for run in row["runs"]
-        ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        document = read_json(path)
+        check_fields(document, COMPARISON_KINDS, path)
+        check_all(document["protocols"], PROTOCOL_KINDS, path, "protocols.")
+        check_all(document["rows"], ROW_KINDS, path, "rows.")
+        runs = [run for row in document["rows"] for run in row["runs"]]
+        check_all(runs, RUN_KINDS, path, "rows.runs.")
+        start = document.get("off_the_shelf")
+        for owner in runs if start is None else [*runs, start]:
+            check_all(owner["results"], SCORE_KINDS, path, "results.")
+            check_numbers(owner.get("criteria") or {}, path, "criteria")
+        check_numbers(document.get("learning_rates") or {}, path, "learning_rates")
+        for name in ("seeds", "choice", "notes"):
+            kind = int if name == "seeds" else str
+            if not all(type(value) is kind for value in document.get(name) or ()):
+                raise damaged(path, f"{name} has a value of a wrong kind")
+        return document
+    except (UserError, OSError) as error:
         raise UserError(
-            f"{path} does not describe a comparison ({error!r}): run `smi compare` again"
+            f"{path} does not describe a comparison ({error}). Run `smi compare` again to "
+            "rewrite it."
         ) from error
 
 

@@ -26,6 +26,7 @@ from smi.files import check_fields, damaged, expand
 from smi.imports import trust as trust_paths
 from smi.nn import Encoder, create_encoder
 from smi.nn.encoders import (
+    LOADER_SETTINGS,
     MAX_CIFAR_STEM_SIDE,
     MAX_IMAGE_SIDE,
     is_resnet_name,
@@ -62,8 +63,6 @@ HEADER_KINDS = {
     "about?": {"step?": int, "epoch?": (int, float), "seed?": int, "method?": str, "data?": str},
     "digest?": str,
 }
-# Arguments of timm that read other files or download them: a file of weights cannot ask for that.
-LOADER_SETTINGS = ("checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir")
 
 
 class Pretrained(Encoder):

@@ -28,6 +28,7 @@ from smi.files import (
     check_fields,
     disk_errors,
     expand,
+    is_finite,
     lock_or_fail,
     read_json,
     read_yaml,
@@ -59,6 +60,12 @@ CONFIG_KINDS = {
     "accumulate?": int,
     "init?": {"source?": str},
 }
+# The header of the best encoder.
+BEST_KINDS = {
+    "about": {"step": int, "epoch": (int, float)},
+    "selected": {"score": (int, float), "criterion": str},
+}
+MAX_COUNT = 10**15  # of images, steps and the like
 MAX_HEADER_BYTES = 10_000_000  # of an encoder file; a damaged one may claim more
 # Values of methods' settings in runs that were made before the setting existed.
 EARLIER_SETTINGS: dict[str, dict[str, Any]] = {
@@ -111,8 +118,8 @@ class Facts:
         """Read a run.json of any version; unknown keys and values of a wrong type are ignored."""
         values = {}
         for name, kind in typing.get_type_hints(cls).items():
-            types = tuple(typing.get_origin(part) or part for part in typing.get_args(kind))
-            if isinstance(value := raw.get(name), types):
+            value = raw.get(name)
+            if any(_is_of_kind(value, part) for part in typing.get_args(kind)):
                 values[name] = value
         return cls(**values)
 
@@ -184,11 +191,11 @@ class Run:
 
     def encoder_settings(self) -> dict[str, Any]:
         """Return the arguments of `create_encoder`, if they name no code that is not trusted."""
-        from smi.nn.encoders import require_trusted_network
+        from smi.nn.encoders import LOADER_SETTINGS, require_trusted_network
 
-        settings: dict[str, Any] = self.config["encoder"]
+        settings = self.config["encoder"]
         require_trusted_network(settings, self.folder / CONFIG)
-        return settings
+        return {key: value for key, value in settings.items() if key not in LOADER_SETTINGS}
 
     def earlier_settings(self) -> dict[str, Any]:
         """Return what this run did where config.yaml is of a version without the setting."""
@@ -337,9 +344,11 @@ class Run:
             with self.best.open("rb") as file:
                 num_bytes = min(int.from_bytes(file.read(8), "little"), MAX_HEADER_BYTES)
                 header = json.loads(json.loads(file.read(num_bytes))["__metadata__"]["smi"])
-        except (OSError, ValueError, KeyError, TypeError):  # missing, or not ours
-            return None
-        return header if isinstance(header, dict) else None
+            check_fields(header, BEST_KINDS, self.best)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return None  # missing, or not ours
+        best: dict[str, Any] = header
+        return best
 
     @property
     def start(self) -> Path:
@@ -376,17 +385,19 @@ class Run:
         trains, also where the method exports another one, as DINO does.
         """
         from smi.nn import create_encoder
+        from smi.nn.encoders import require_size
         from smi.runs.checkpoint import does_not_fit
 
         settings = self.encoder_settings()
         weights = (self.state() if state is None else state)["method"]
-        encoder = create_encoder(**settings, image_size=self.config["views"]["size"])
         prefix = "encoder." if student else f"{self.exported_encoder}."
         own = {
             name.removeprefix(prefix): tensor
             for name, tensor in weights.items()
             if name.startswith(prefix)
         }
+        require_size(settings, {name: list(tensor.shape) for name, tensor in own.items()})
+        encoder = create_encoder(**settings, image_size=self.config["views"]["size"])
         try:
             encoder.load_state_dict(own)
         except RuntimeError as error:
@@ -479,12 +490,38 @@ def _parse_config(path: Path, changed_ns: int, num_bytes: int) -> dict[str, Any]
     return raw
 
 
+def _is_of_kind(value: Any, kind: Any) -> bool:
+    """Return whether a value is of a kind of `Facts`, with all values inside it.
+
+    Numbers are counts, sizes and the like: not negative, except in lists, and not too large.
+    """
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is list:
+        return isinstance(value, list) and all(_is_element(v, arguments[0]) for v in value)
+    if origin is dict:
+        is_any = arguments[1] is Any
+        return isinstance(value, dict) and (
+            is_any or all(isinstance(v, arguments[1]) for v in value.values())
+        )
+    if kind in (int, float):
+        return _is_element(value, kind) and value >= 0
+    return isinstance(value, kind)
+
+
+def _is_element(value: Any, kind: Any) -> bool:
+    if kind is float:
+        return is_finite(value)
+    if kind is int:
+        return is_finite(value) and isinstance(value, int) and abs(value) <= MAX_COUNT
+    return _is_of_kind(value, kind)
+
+
 def _is_line(line: Any) -> bool:
     """Return whether a value is a line of metrics: of a step, or of a probe.
 
     Values are numbers or null, in `per_step` lists of them; a probe also has a name and a section.
     """
-    if not isinstance(line, dict) or not isinstance(line.get("step", 0), int):
+    if not isinstance(line, dict) or not _is_element(line.get("step"), int) or line["step"] < 0:
         return False
     for name, value in line.items():
         if name == "per_step":
@@ -507,4 +544,7 @@ def _is_section(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return value is None or isinstance(value, int | float)
+    """Return whether a value of metrics is a number; NaN and infinity may be in earlier runs."""
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) <= MAX_COUNT
+    return value is None or isinstance(value, float)
