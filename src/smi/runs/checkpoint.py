@@ -20,18 +20,22 @@ from smi.nn.weights import digest_of
 
 
 def save(path: Path, state: Mapping[str, Any], keep_as: Path | None = None) -> None:
-    """Save a checkpoint; under the name `keep_as` it stays when the next one replaces it."""
-    write_whole(path, lambda partial: _write(partial, state))
+    """Save a checkpoint; under the name `keep_as` it stays when the next one replaces it.
+
+    That name comes first: a run that is killed in between repeats the steps, and both files.
+    """
+    written = keep_as or path
+    write_whole(written, lambda partial: _write(partial, state))
 
     def link(partial: Path) -> None:
         partial.unlink(missing_ok=True)
         try:
-            os.link(path, partial)
+            os.link(written, partial)
         except OSError:  # some file systems have no hard links
-            shutil.copyfile(path, partial)
+            shutil.copyfile(written, partial)
 
     if keep_as is not None:
-        write_whole(keep_as, link)
+        write_whole(path, link)
 
 
 def _write(path: Path, state: Mapping[str, Any]) -> None:
