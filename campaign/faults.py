@@ -29,14 +29,14 @@ from trial import (
     Case,
     Shim,
     Trials,
-    command_line,
     finish,
     prepare_process,
     scratch_folder,
+    shared,
     start_with_shim,
 )
 
-NUM_SPREAD = 25  # calls of a case and fault, at even distances with a random start
+NUM_SPREAD = 5  # calls of a case and fault, at even distances with a random start
 # The fault, its error, the calls it hits, and whether it lasts.
 DISK_FAULTS = {
     "disk full": (errno.ENOSPC, WRITE | CREATE, True),
@@ -402,8 +402,7 @@ def torchrun_is_killed(trials: Trials) -> str:
 
 def main() -> None:
     """Make the trials, print what was lost, and write results/campaign-faults.json."""
-    start_with_shim()
-    arguments = command_line(__doc__)
+    arguments = start_with_shim("faults", __doc__)
     import cases as campaign
     from record import Record
 
@@ -427,12 +426,14 @@ def main() -> None:
         fail_calls(trials, record, draws, quick=arguments.quick)
         fill_disk(trials, record, draws, quick=arguments.quick)
 
-    names = [name for name, case in by_name.items() if case.ranks == 1]
-    if arguments.quick:
+    # The other methods write the same files as SMI.
+    others = {f"pretrain, {name}" for name in campaign.METHODS} - {"pretrain, SMI"}
+    names = [name for name, case in by_name.items() if case.ranks == 1 and name not in others]
+    if arguments.quick and not arguments.only:
         names = ["embed to .npz"]
-    for name in names:
-        if not arguments.only or any(word in name for word in arguments.only):
-            trials_of(by_name[name], disk)
+    names = [name for name in names if not arguments.only or _has(name, arguments.only)]
+    for name in shared(names, arguments):
+        trials_of(by_name[name], disk)
     singles: list[tuple[str, Case, Check]] = [
         ("clock goes back", by_name["pretrain, SMI"], clock_goes_back),
         ("two processes on one folder: pretrain", by_name["pretrain, SMI"], two_on_one_folder),
@@ -459,9 +460,8 @@ def main() -> None:
     ]
     if arguments.quick and not arguments.only:
         singles = [single for single in singles if single[0].startswith(("cache", "two"))][-2:]
-    for name, case, check in singles:
-        if arguments.only and not any(word in name for word in arguments.only):
-            continue
+    singles = [one for one in singles if not arguments.only or _has(one[0], arguments.only)]
+    for name, case, check in shared(singles, arguments):
 
         def single(trials: Trials, name: str = name, check: Check = check) -> None:
             trials.renew()
@@ -470,6 +470,10 @@ def main() -> None:
 
         trials_of(case, single)
     finish(record, arguments)
+
+
+def _has(name: str, words: list[str]) -> bool:
+    return any(word in name for word in words)
 
 
 def _must_succeed(code: int, said: str) -> str:

@@ -9,7 +9,6 @@ temporary file.
 """
 
 import random
-import shutil
 import signal
 from pathlib import Path
 
@@ -17,17 +16,17 @@ from trial import (
     Case,
     Shim,
     Trials,
-    command_line,
     finish,
     prepare_process,
     scratch_folder,
+    shared,
     start_with_shim,
 )
 
 EVERY_CALL = ("pretrain, SMI", "shard", "export over", "download", "report", "embed", "evaluate")
-NUM_SPREAD = 40  # calls of other cases, at even distances with a random start
-NUM_RANDOM = 8  # moments of each case
-NUM_COMPARE = 12
+NUM_SPREAD = 12  # calls of other cases, at even distances with a random start
+NUM_RANDOM = 6  # moments of each case
+NUM_COMPARE = 4
 
 
 def kill_at_calls(trials: Trials, record, numbers) -> None:
@@ -71,13 +70,11 @@ def try_case(case: Case, work: Path, shim: Shim, record, draws, *, quick: bool) 
     kill_at_calls(trials, record, numbers)
     count = NUM_COMPARE if case.name == "compare" else NUM_RANDOM
     kill_at_moments(trials, record, draws, 1 if quick else count)
-    shutil.rmtree(work, ignore_errors=True)
 
 
 def main() -> None:
     """Make the trials, print what was lost, and write results/campaign-kills.json."""
-    start_with_shim()
-    arguments = command_line(__doc__)
+    arguments = start_with_shim("kills", __doc__)
     from cases import all_cases, compare_case, selected
     from record import Record
 
@@ -87,7 +84,7 @@ def main() -> None:
         cases = selected(cases, ["SMI", "embed to .npz", "export over", "download"])
     record = Record("kills", seed=arguments.seed)
     shim = Shim()
-    for case in selected(cases, arguments.only):
+    for case in shared(selected(cases, arguments.only), arguments):
         draws = random.Random(f"{arguments.seed} {case.name}")
         with scratch_folder(arguments.work) as folder:
             try_case(case, Path(folder, "work"), shim, record, draws, quick=arguments.quick)

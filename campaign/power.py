@@ -28,12 +28,12 @@ from trial import (
     Outcome,
     Shim,
     Trials,
-    command_line,
     finish,
     half_written,
     is_temporary,
     prepare_process,
     scratch_folder,
+    shared,
     snapshot,
     start_with_shim,
 )
@@ -241,8 +241,7 @@ def _missing_output(trials: Trials) -> list[str]:
 
 def main() -> None:
     """Make the trials, print what was lost, and write results/campaign-power.json."""
-    start_with_shim()
-    arguments = command_line(__doc__)
+    arguments = start_with_shim("power", __doc__)
     from cases import all_cases, selected
     from record import Record
 
@@ -252,7 +251,7 @@ def main() -> None:
         cases = selected(cases, ["SMI", "shard"])
     record = Record("power", seed=arguments.seed)
     shim = Shim()
-    for case in selected(cases, arguments.only):
+    for case in shared(selected(cases, arguments.only), arguments):
         draws = random.Random(f"{arguments.seed} {case.name}")
         with scratch_folder(arguments.work) as folder:
             try_case(case, Path(folder, "work"), shim, record, draws, quick=arguments.quick)
