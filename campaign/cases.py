@@ -14,8 +14,10 @@ import numpy as np
 from PIL import Image
 from trial import Case, call_command
 
+NETWORK = ("--encoder.channels", "[8,8,8,8]", "--encoder.stem_width", "4")
 # Eight steps on 64 digits, with two checkpoints and two probes.
 SHORT = (
+    *NETWORK,
     "--data.images", "64", "--batch-size", "16", "--epochs", "2", "--log.every", "2",
     "--log.keep_every", "1", "--log.probe_images", "64", "--num-workers", "1", "--device", "cpu",
 )  # fmt: skip
@@ -29,6 +31,7 @@ METHODS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 NUM_PICTURES = 24
 FILE_WORDS = (
+    *NETWORK,
     "--data", "input/pictures", "--batch-size", "8", "--epochs", "1", "--log.every", "2",
     "--num-workers", "1", "--device", "cpu", "--data.resolution", "16", "--views.size", "16",
     "--method.widths", "[16,16]", "--log.probe_images", "16",

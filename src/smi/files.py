@@ -142,7 +142,7 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
     with _locked(partial):
         try:
             write(partial)
-            partial.chmod(FILE_MODE)  # safetensors writes files that only their owner can read
+            partial.chmod(FILE_MODE)  # some writers make files that only their owner can read
             sync(partial)
             partial.replace(path)
             sync(path.parent)

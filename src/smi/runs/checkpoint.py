@@ -186,10 +186,16 @@ def _misfit(state: Any) -> str:
 def save_encoder(path: Path, weights: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
     """Save the weights of an encoder as safetensors, with `header` as JSON metadata.
 
-    The header is a single entry, because safetensors does not keep the order of several.
+    The header is a single entry, because safetensors does not keep the order of several. The bytes
+    are written here: safetensors would write a file of its own first, which a kill leaves behind.
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save as to_bytes
 
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
     text = json.dumps({**header, "digest": digest_of(tensors)})
-    write_whole(path, lambda partial: save_file(tensors, partial, {"smi": text}))
+    content = to_bytes(tensors, {"smi": text})
+
+    def write(partial: Path) -> None:
+        partial.write_bytes(content)
+
+    write_whole(path, write)
