@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 PYTEST := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test long coverage format bench docs
+.PHONY: help setup demo test long coverage format bench campaign docs
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,13 @@ bench: $(STAMP)  ## Run the benchmarks (minutes; keep the machine quiet)
 	$(BIN)/python benchmarks/views.py
 	$(BIN)/python benchmarks/feeding.py
 	$(BIN)/python benchmarks/evaluation.py
+
+CAMPAIGN := kills power faults hostile fuzz sanitizers load elsewhere
+
+campaign: $(STAMP)  ## Kill, fault, fuzz and overload the commands (an hour), and record what was lost
+	for part in $(CAMPAIGN); do \
+		[ ! -e campaign/$$part.py ] || $(BIN)/python campaign/$$part.py || exit 1; \
+	done
 
 docs: $(STAMP)  ## Redraw the method, and regenerate the parts of README.md and docs/ that commands print
 	$(BIN)/python docs/generate.py

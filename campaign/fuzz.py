@@ -26,7 +26,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 
 from record import Record
-from trial import fault_of
+from attempt import fault_of
 
 from smi.errors import TrainingError, UserError
 

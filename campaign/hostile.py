@@ -40,7 +40,7 @@ import torch
 import yaml
 from PIL import Image
 from record import Record
-from trial import Action, attempt
+from attempt import Action, attempt
 
 import smi
 from smi.cli import main as smi_main

@@ -15,11 +15,15 @@ from smi.files import (
     cache_home,
     data_home,
     disk_errors,
+    exchange,
     expand,
     finite,
     free_bytes,
     lock,
     lock_or_fail,
+    make_folder,
+    sync_below,
+    temporary_folder,
     write_json,
     write_text,
     write_whole,
@@ -83,6 +87,67 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_old_file(tmp_path):
     killed = subprocess.run([sys.executable, "-c", code, str(path)], check=False)
     assert killed.returncode == -9
     assert path.read_text() == "old"
+
+
+def test_two_processes_write_a_file_one_after_the_other(tmp_path):
+    path = tmp_path / "x.txt"
+    code = (
+        "import sys, time; from pathlib import Path; from smi.files import write_whole\n"
+        "def write(partial):\n"
+        "    with partial.open('w') as file:\n"
+        "        for _ in range(20):\n"
+        "            file.write(sys.argv[2]); file.flush(); time.sleep(0.01)\n"
+        "for _ in range(3):\n    write_whole(Path(sys.argv[1]), write)"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(path), word]) for word in "ab"]
+    assert [writer.wait() for writer in writers] == [0, 0]
+    assert path.read_text() in ("a" * 20, "b" * 20)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_names_of_new_folders_are_flushed(tmp_path, monkeypatch):
+    flushed = []
+    monkeypatch.setattr("smi.files.sync", flushed.append)
+    make_folder(tmp_path / "a" / "b")
+    make_folder(tmp_path / "a" / "b")
+    assert flushed == [tmp_path / "a", tmp_path]
+    (tmp_path / "a" / "x").write_text("")
+    sync_below(tmp_path / "a")
+    assert flushed[2:] == [tmp_path / "a" / "x", tmp_path / "a", tmp_path / "a" / "b"]
+
+
+def test_a_temporary_folder_is_removed_also_after_a_kill(tmp_path):
+    code = (
+        "import os, sys; from pathlib import Path; from smi.files import temporary_folder\n"
+        "with temporary_folder(Path(sys.argv[1]), 'x-') as folder:\n"
+        "    (folder / 'a').write_text('')\n"
+        "    print(folder.name, flush=True)\n"
+        "    os.kill(os.getpid(), 9)"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    left = tmp_path / killed.stdout.strip()
+    assert left.is_dir()
+    (tmp_path / "x-own").mkdir()  # not one of ours
+    with temporary_folder(tmp_path, "x-") as folder:
+        assert not left.exists()
+        with temporary_folder(tmp_path, "x-") as second:
+            assert folder.is_dir()  # in use
+            assert second.is_dir()
+        assert not second.exists()
+        folder.rename(tmp_path / "kept")
+    assert {path.name for path in tmp_path.iterdir()} == {"x-own", "kept"}
+
+
+def test_two_folders_exchange_their_names(tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x").write_text(name)
+    exchanged = exchange(tmp_path / "a", tmp_path / "b")
+    assert exchanged == (sys.platform == "linux")
+    assert (tmp_path / "a" / "x").read_text() == ("b" if exchanged else "a")
+    assert not exchange(tmp_path / "a", tmp_path / "none")
 
 
 def test_json_has_null_for_nan_and_infinity(tmp_path):

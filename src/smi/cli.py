@@ -595,7 +595,7 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
-        complain(f"{error.strerror}{where}")
+        complain(f"{error.strerror or error}{where}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(2)
     except KeyboardInterrupt as interrupt:

@@ -1,9 +1,12 @@
 """Wrap all collectives that the package uses. With one process, each function is the identity."""
 
+import ctypes
 import gc
 import inspect
 import os
+import signal
 import socket
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +38,7 @@ def processes(device: torch.device) -> Iterator[None]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or world_size() > 1:
         yield
         return
+    _end_with_torchrun()
     # DDP imports it. Imported later, its default arguments would hold the group to the very end.
     import torch._dynamo  # noqa: F401
 
@@ -54,6 +58,15 @@ def processes(device: torch.device) -> Iterator[None]:
             _leave_group()
         raise
     _leave_group()
+
+
+def _end_with_torchrun() -> None:
+    """Let the kernel send SIGTERM when torchrun is killed: a run then stops after a checkpoint.
+
+    Otherwise its processes would train on, and hold the lock of the run.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 _num_groups = 0  # that this process has joined

@@ -1,11 +1,14 @@
 """Find folders of this machine, lock files, read small files with checks, write them whole."""
 
 import contextlib
+import ctypes
 import fcntl
 import json
 import math
 import os
+import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -112,18 +115,113 @@ def sync(path: Path) -> None:
         os.close(fd)
 
 
+def sync_below(folder: Path) -> None:
+    """Flush all files and folders below a folder, and the folder itself, to the disk."""
+    os.sync()  # many files are flushed faster together than one by one
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            sync(Path(parent, name))
+        sync(Path(parent))
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and its missing parents, and flush their names to the disk.
+
+    Without their names, a power loss would take away what is inside them.
+    """
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in missing:
+        with contextlib.suppress(PermissionError):  # a folder may be writable and not readable
+            sync(place.parent)
+
+
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary file, then rename it to `path`: never half-written."""
+    """Let `write` fill a temporary file, then rename it to `path`: never half-written.
+
+    A second process that writes the same file waits meanwhile.
+    """
     partial = path.with_name(f"{path.name}.partial")
+    with _locked(partial):
+        try:
+            write(partial)
+            partial.chmod(FILE_MODE)  # some writers make files that only their owner can read
+            sync(partial)
+            partial.replace(path)
+            sync(path.parent)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Make a file and hold its lock; if another process holds it, wait."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            with contextlib.suppress(OSError):  # some file systems have no locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_at(descriptor, path):
+                yield
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Return whether an open file still has its name; another process may have renamed it."""
     try:
-        write(partial)
-        partial.chmod(FILE_MODE)  # safetensors writes files that only their owner can read
-        sync(partial)
-        partial.replace(path)
-        sync(path.parent)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """Make a folder that is removed at the end, unless it has another name by then.
+
+    Those that killed processes left are removed first: a folder in use is locked, and the system
+    releases the lock if its holder dies.
+    """
+    for place in parent.iterdir():
+        if re.fullmatch(rf"{re.escape(prefix)}[a-z0-9_]{{8}}\.partial", place.name):
+            _remove_unused(place)
+    while True:
+        folder = Path(tempfile.mkdtemp(".partial", prefix, parent))
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            with contextlib.suppress(OSError):  # some file systems have no locks of folders
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_at(descriptor, folder):  # no other process has taken it for an unused one
+                try:
+                    yield folder
+                finally:
+                    shutil.rmtree(folder, ignore_errors=True)
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove a temporary folder that no process has locked."""
+    with contextlib.suppress(OSError):  # in use, removed meanwhile, or no locks here
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)
+
+
+def exchange(a: Path, b: Path) -> bool:
+    """Give two folders each other's name in one step; return False if the system cannot."""
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except AttributeError:  # not Linux
+        return False
+    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(rename(here, os.fsencode(a), here, os.fsencode(b), swap) == 0)
 
 
 def write_text(path: Path, text: str) -> None:

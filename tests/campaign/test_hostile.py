@@ -17,7 +17,7 @@ PARTS = ("damage_checkpoint", "hostile_pickles", "import_paths", "hostile_yaml")
 @pytest.fixture
 def trial(monkeypatch):
     monkeypatch.syspath_prepend(CAMPAIGN)
-    return importlib.import_module("trial")
+    return importlib.import_module("attempt")
 
 
 def test_a_few_of_each_kind(tmp_path):

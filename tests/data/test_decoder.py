@@ -1,3 +1,5 @@
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -6,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
+from smi.data import decoder
 from smi.data.decoder import UnreadableError, bands, decode, decode_picture, stored_size
 from support.pictures import enormous
 
@@ -133,6 +136,17 @@ def test_an_enormous_image_is_refused_before_it_is_decoded(
         UnreadableError, match="60000 x 60000 pixels, above the limit of 200 megapixels"
     ):
         decode(str(enormous(tmp_path / "a.png")), 8)
+
+
+def test_a_file_for_which_memory_runs_out_is_not_bad(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(decoder, "decode_picture", fail)
+    answer = decoder._answer(-1, 0, str(tmp_path / "a.png"), 8, "square", None)
+    assert answer == [errno.ENOMEM, os.strerror(errno.ENOMEM)]
 
 
 def test_an_unreadable_file_has_a_reason(tmp_path: Path) -> None:

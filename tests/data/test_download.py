@@ -137,6 +137,8 @@ def test_a_part_of_another_file_is_discarded(server: Server, tmp_path: Path) -> 
 def test_a_part_that_was_complete(server: Server, tmp_path: Path) -> None:
     (tmp_path / "set.tgz.part").write_bytes(GOOD)
     assert get(server, tmp_path).is_dir()
+    assert server.requests == []  # a command was killed while it extracted
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["set", "set.tgz.lock"]
 
 
 def test_a_wrong_checksum_is_refused(server: Server, tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import numpy as np
@@ -6,7 +7,7 @@ import torch
 from PIL import Image
 
 from smi.data import Batch, Batches, Pictures, load, write_bad
-from smi.data.decoder import BadFile
+from smi.data.decoder import BadFile, Keep
 from smi.data.listing import scan
 from smi.data.sources import ArraySet, Source
 from smi.data.store import ArrayStore, CachedStore, StreamingStore
@@ -249,10 +250,51 @@ def test_a_complete_cache_needs_no_lock_and_a_damaged_one_is_rebuilt(
         ("images.u8", b"short"),
         ("images.npy", b""),
         ("images.npy", b"short"),
+        ("sums.npy", b"short"),
     ):
         (path,) = (folder.parent / "home").rglob(file)
         path.write_bytes(damage)
         assert torch.equal(load(folder, resolution=8)[:], expected)
+
+
+@pytest.mark.parametrize("keep", ["aspect", "square"])
+def test_a_cache_with_flipped_bits_is_rebuilt_and_it_is_said(
+    folder: Path, keep: Keep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = load(folder, resolution=8, keep=keep)[:]
+    names = ["images.u8", "sums.npy", "files.json", *(["images.npy"] if keep == "aspect" else [])]
+    for name in names:
+        (path,) = (folder.parent / "home").rglob(name)
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 4
+        path.write_bytes(content)
+        capsys.readouterr()
+        store = load(folder, resolution=8, keep=keep)
+        assert torch.equal(store[:], expected), name
+        assert torch.equal(store[:], expected), name
+        said = capsys.readouterr().err
+        assert said.count("is damaged, so its images are decoded again") == 1, name
+
+
+def test_a_cache_of_an_earlier_version_has_no_checksums(folder: Path) -> None:
+    expected = load(folder, resolution=8)[:]
+    (path,) = (folder.parent / "home").rglob("files.json")
+    contents = json.loads(path.read_text())
+    del contents["checksums"]
+    path.write_text(json.dumps(contents))
+    path.with_name("sums.npy").unlink()
+    before = path.stat().st_mtime_ns
+    assert torch.equal(load(folder, resolution=8)[:], expected)
+    assert path.stat().st_mtime_ns == before
+
+
+def test_a_damaged_cache_of_files_that_have_changed_stops_the_run(folder: Path) -> None:
+    store = load(folder, resolution=8)
+    (path,) = (folder.parent / "home").rglob("images.u8")
+    path.write_bytes(bytes(path.stat().st_size))
+    next(folder.rglob("*.png")).unlink()
+    with pytest.raises(UserError, match="have changed since the start: rerun"):
+        store[:]
 
 
 def test_a_name_with_a_line_break_is_escaped(tmp_path: Path) -> None:

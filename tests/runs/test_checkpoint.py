@@ -121,6 +121,33 @@ def test_a_kept_checkpoint_stays_when_the_next_one_is_written(tmp_path, monkeypa
     assert steps == {"last": 4, "epoch-1": 4, "epoch-2": 2}
 
 
+def test_a_kept_checkpoint_has_its_own_name_first(tmp_path, monkeypatch):
+    """A run that is killed before `last.pt` is replaced repeats the steps, and both files."""
+    save(tmp_path / "last.pt", {"step": 1, "method": {}})
+    written = []
+
+    def write(path, write_partial):
+        written.append(path.name)
+        write_whole(path, write_partial)
+
+    monkeypatch.setattr(checkpoint, "write_whole", write)
+    save(tmp_path / "last.pt", {"step": 2, "method": {}}, tmp_path / "epoch-1.pt")
+    assert written == ["epoch-1.pt", "last.pt"]
+    assert load(tmp_path / "last.pt") == load(tmp_path / "epoch-1.pt")
+
+
+def test_an_encoder_is_written_as_safetensors_writes_it(tmp_path, monkeypatch):
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    weights = {"b": torch.ones(3), "a": torch.arange(4), "c": torch.ones(2, dtype=torch.float64)}
+    save_encoder(tmp_path / "e.safetensors", weights, {"encoder": "x"})
+    with safe_open(tmp_path / "e.safetensors", "pt") as file:
+        save_file(weights, tmp_path / "other.safetensors", file.metadata())
+    other = (tmp_path / "other.safetensors").read_bytes()
+    assert (tmp_path / "e.safetensors").read_bytes() == other
+
+
 def test_a_snapshot_has_the_same_bits_and_does_not_change_any_more():
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
     module.to(memory_format=torch.channels_last)

@@ -142,6 +142,18 @@ def test_compiled_once_and_found_again(fresh, tmp_path):
     assert list(library.parent.iterdir()) == [library]
 
 
+def test_a_damaged_kernel_is_compiled_again(fresh, tmp_path):
+    if Views(policy("cifar10")).backend == "torch":
+        pytest.skip("no C++ compiler")
+    (library,) = (tmp_path / "cache" / "kernels").iterdir()
+    content = library.read_bytes()
+    library.unlink()  # this process has the file mapped
+    library.write_bytes(content[:100])
+    compiled.find_kernel.cache_clear()
+    assert Views(policy("cifar10")).backend == "compiled"
+    assert len(library.read_bytes()) == len(content)
+
+
 def test_a_cache_that_cannot_be_written(fresh, tmp_path):
     (tmp_path / "file").touch()
     fresh.setenv("SMI_CACHE", str(tmp_path / "file"))

@@ -47,7 +47,7 @@ from smi.errors import UserError
 from smi.evaluation.evaluate import evaluate
 from smi.evaluation.labelled import check_number
 from smi.evaluation.results import Result
-from smi.files import disk_errors, expand
+from smi.files import disk_errors, expand, make_folder
 from smi.imports import trusts_files
 from smi.runs.collect import COMPARISON, read_comparison
 from smi.runs.restore import build_method, load_method, load_views
@@ -387,7 +387,7 @@ class ComparisonRunner:
         """Write tables and figure."""
         comparison = self.comparison()
         with disk_errors(f"writing to {self.folder}"):
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
             comparison.write(self.folder)
             write_comparison_figure(comparison, self.folder / "figure.html")
 

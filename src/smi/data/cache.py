@@ -2,7 +2,8 @@
 
     <cache>/<name>/<key>/images.u8      the bytes [3, h, w] of all images
     <cache>/<name>/<key>/images.npy     int64 [n, 3]: start, h and w of each, if shapes differ
-    <cache>/<name>/<key>/files.json     the rows of bad files, with the reasons
+    <cache>/<name>/<key>/sums.npy       uint32 [n]: the CRC-32 of each image's bytes
+    <cache>/<name>/<key>/files.json     the rows of bad files, with the reasons; all checksums
 
 `name` stands for the folder, the split, S and `keep`. `key` is a hash of the path, size and
 modification time of every file, and of the value range that scales images of more than 8 bits (it
@@ -10,6 +11,10 @@ is in files.json, too), so a changed file changes the key, and the new cache rep
 old one. A cache is built under a lock and a temporary name, and renamed when all of it is on the
 disk. Squares are stored in the order of files, with empty rows for bad files; images of different
 shapes in the order in which they are decoded.
+
+A cache that is damaged is rebuilt. The small files are checked when a cache is opened. An image is
+checked when a process reads it for the first time: to check all of them at the start would read
+every byte of the disk twice.
 """
 
 import contextlib
@@ -21,12 +26,14 @@ import re
 import shutil
 import tempfile
 import warnings
+import zlib
 from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,19 +53,23 @@ NUM_SAMPLED_HEADERS = 1000  # files whose headers are read to estimate the size 
 USUAL_ASPECT = 4 / 3  # of images whose headers are far away
 IMAGES = "images.u8"
 TABLE = "images.npy"
+SUMS = "sums.npy"
+FILES = "files.json"
 
 
 @dataclass(frozen=True)
 class Cache:
     """Hold decoded images: row i has the bytes [3, h, w] from start[i] on, where shape[i] = h, w.
 
-    bad: the reasons why files cannot be read, by row.
+    bad: the reasons why files cannot be read, by row. sums: the CRC-32 of each image; None in
+    caches of earlier versions.
     """
 
     pixels: NDArray[np.uint8]  # [total bytes], memory-mapped
     start: NDArray[np.int64]  # [n]
     shape: NDArray[np.int64]  # [n, 2]
     bad: dict[int, str]
+    sums: NDArray[np.uint32] | None = None  # [n]
 
     def __len__(self) -> int:
         return len(self.start)
@@ -73,6 +84,10 @@ class Cache:
         height, width = self.shape[row]
         start = self.start[row]
         return self.pixels[start : start + 3 * height * width].reshape(3, height, width)
+
+    def is_whole(self, row: int) -> bool:
+        """Return whether an image has the bytes that were written."""
+        return self.sums is None or zlib.crc32(self.image(row)) == self.sums[row]
 
 
 def cache_bytes(files: FileSet | ShardSet, resolution: int, keep: Keep) -> int:
@@ -127,10 +142,22 @@ def open_cache(
     *,
     keep: Keep = "aspect",
     num_workers: int | None = None,
+    damaged_row: int | None = None,
 ) -> Cache:
-    """Return the decoded images; build a missing cache first."""
+    """Return the decoded images; build a missing or damaged cache first.
+
+    damaged_row: an image that is not whole; the cache is rebuilt, unless another process has done
+    it meanwhile.
+    """
     folder = cache_folder(files, resolution, cache, keep)
-    contents = _read(folder, len(files), resolution, keep)
+
+    def read() -> Cache | None:
+        contents = _read(folder, len(files), resolution, keep)
+        if contents is None or damaged_row is None or contents.is_whole(damaged_row):
+            return contents
+        return None
+
+    contents = read()
     if contents is not None:  # complete: no lock is needed, and the disk may be read-only
         return contents
     parent = folder.parent
@@ -139,8 +166,10 @@ def open_cache(
         disk_errors(f"caching {files.root} in {cache}"),
         lock(cache / f"{parent.name}.lock", waiting),
     ):
-        contents = _read(folder, len(files), resolution, keep)
+        contents = read()
         if contents is None:
+            if folder.is_dir():
+                announce(f"warning: the cache {folder} is damaged, so its images are decoded again")
             # Remove the cache of a former state of the files, and the rest of a killed build.
             shutil.rmtree(parent, ignore_errors=True)
             _build(files, resolution, folder, keep, num_workers or num_cores(alone=True))
@@ -153,7 +182,9 @@ def open_cache(
 def _read(folder: Path, num_files: int, resolution: int, keep: Keep) -> Cache | None:
     """Open a complete cache; return None if it is missing or damaged."""
     try:
-        bad = json.loads((folder / "files.json").read_text())["bad"]
+        description = json.loads((folder / FILES).read_text())
+        bad = description["bad"]
+        sums = _read_sums(folder, description)
         if keep == "square":
             start = np.arange(num_files, dtype=np.int64) * 3 * resolution**2
             shape = np.full((num_files, 2), resolution, dtype=np.int64)
@@ -167,9 +198,31 @@ def _read(folder: Path, num_files: int, resolution: int, keep: Keep) -> Cache | 
             if size > 0
             else np.empty(0, dtype=np.uint8)  # all files are bad: an empty file cannot be mapped
         )
-        return Cache(pixels, start, shape, {int(row): str(why) for row, why in bad.items()})
+        reasons = {int(row): str(why) for row, why in bad.items()}
+        return Cache(pixels, start, shape, reasons, sums)
     except (OSError, EOFError, ValueError, KeyError, IndexError, AttributeError):
         return None
+
+
+def _read_sums(folder: Path, description: dict[str, Any]) -> NDArray[np.uint32] | None:
+    """Check the small files of a cache; return the checksums of images, which old caches lack."""
+    checksums = description.get("checksums")
+    if checksums is None and not (folder / SUMS).exists():
+        return None
+    if checksums != _checksums(folder, description):
+        raise ValueError("a file has changed since it was written")
+    sums: NDArray[np.uint32] = np.load(folder / SUMS)
+    return sums
+
+
+def _checksums(folder: Path, description: dict[str, Any]) -> dict[str, int]:
+    """Return the checksums of the description and of the small files of a cache."""
+    rest = {name: value for name, value in description.items() if name != "checksums"}
+    names = [name for name in (TABLE, SUMS) if (folder / name).exists()]
+    return {
+        FILES: zlib.crc32(json.dumps(rest).encode()),
+        **{name: zlib.crc32((folder / name).read_bytes()) for name in names},
+    }
 
 
 def cache_folder(files: FileSet | ShardSet, resolution: int, cache: Path, keep: Keep) -> Path:
@@ -246,15 +299,35 @@ def _fill(
     if keep == "aspect":
         np.save(partial / TABLE, table)
         sync(partial / TABLE)
+    if keep == "square":
+        table[:, 0] = np.arange(len(files)) * row_bytes
+        table[:, 1:] = resolution
+    np.save(partial / SUMS, _sums(partial / IMAGES, table, num_workers))
+    sync(partial / SUMS)
     contents = {
         "root": str(files.root),
         "resolution": resolution,
         "value_range": files.value_range,
-        "bad": bad,
+        "bad": {str(row): why for row, why in bad.items()},
     }
-    (partial / "files.json").write_text(json.dumps(contents))
-    sync(partial / "files.json")
+    contents["checksums"] = _checksums(partial, contents)
+    (partial / FILES).write_text(json.dumps(contents))
+    sync(partial / FILES)
     sync(partial)
+
+
+def _sums(path: Path, table: NDArray[np.int64], num_workers: int) -> NDArray[np.uint32]:
+    """Return the CRC-32 of each image of a file."""
+    sizes = 3 * table[:, 1] * table[:, 2]
+    if not sizes.any():  # an empty file cannot be mapped
+        return np.zeros(len(table), dtype=np.uint32)
+    pixels = np.memmap(path, dtype=np.uint8, mode="r")
+
+    def checksum(row: int) -> int:
+        return zlib.crc32(pixels[table[row, 0] : table[row, 0] + sizes[row]])
+
+    with ThreadPoolExecutor(num_workers) as threads:  # it does not hold Python's lock
+        return np.fromiter(threads.map(checksum, range(len(table))), np.uint32, len(table))
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ or [path, start, size] for bytes of a file. It imports neither torch nor numpy, 
 quickly.
 """
 
+import errno
 import fcntl
 import io
 import json
@@ -327,6 +328,8 @@ def _answer(
         planes = bands(picture)
     except UnreadableError as error:
         return [str(error)]
+    except MemoryError:  # the file is not bad
+        return [errno.ENOMEM, os.strerror(errno.ENOMEM)]
     except Exception as error:  # a damaged file can raise anything in its decoder
         return [getattr(error, "strerror", None) or str(error) or type(error).__name__]
     start = 0

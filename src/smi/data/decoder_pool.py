@@ -172,7 +172,7 @@ class _Worker:
 def _parse(answer: list[Any]) -> Reply:
     if len(answer) == 1:
         return str(answer[0])
-    if len(answer) == 2:  # writing the pixels failed: the disk is full, the file is not bad
+    if len(answer) == 2:  # the disk or the memory is full, the file is not bad
         raise OSError(*answer)
     start, height, width, info = answer
     return Decoded(start, height, width, ImageInfo(*info))

@@ -1,7 +1,7 @@
 """Download archives: resume after a broken connection, verify the checksum, extract safely.
 
-<root>/<archive>.part      the bytes received so far
-<root>/<archive>           the verified archive; removed after extraction unless put there by you
+<root>/<archive>.part      the bytes received so far; removed after extraction
+<root>/<archive>           the same archive, if you put it there; it stays
 <root>/<folder>            the extracted folder; appears when it is complete
 """
 
@@ -9,7 +9,6 @@ import errno
 import hashlib
 import http.client
 import tarfile
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -18,7 +17,16 @@ from pathlib import Path
 
 from smi.data.sources import ARCHIVES, Archive
 from smi.errors import UserError
-from smi.files import data_home, disk_errors, expand, lock
+from smi.files import (
+    data_home,
+    disk_errors,
+    expand,
+    lock,
+    make_folder,
+    sync,
+    sync_below,
+    temporary_folder,
+)
 from smi.terminal import Progress, announce
 
 NUM_ATTEMPTS = 5
@@ -53,6 +61,8 @@ def fetch(name: str, archive: Archive, root: Path, *, pause: float = 1.0) -> Pat
     folder = root / archive.folder
     if folder.is_dir():  # complete: no lock is needed, and the disk may be read-only
         return folder
+    with disk_errors(f"downloading {name} to {root}"):
+        make_folder(root)
     with (
         disk_errors(f"downloading {name} to {root}"),
         lock(root / f"{archive.file}.lock", f"waiting for another download of {name}"),
@@ -62,7 +72,7 @@ def fetch(name: str, archive: Archive, root: Path, *, pause: float = 1.0) -> Pat
         path = root / archive.file
         put_by_user = path.is_file()
         if not put_by_user:
-            _download(name, archive, path, pause)
+            path = _download(name, archive, path, pause)
         elif _md5(path) != archive.md5:
             raise UserError(
                 f"{path} is not the complete official archive (its MD5 is not {archive.md5}): "
@@ -75,15 +85,16 @@ def fetch(name: str, archive: Archive, root: Path, *, pause: float = 1.0) -> Pat
     return folder
 
 
-def _download(name: str, archive: Archive, path: Path, pause: float) -> None:
-    """Download an archive to `path`, in several attempts if necessary."""
+def _download(name: str, archive: Archive, path: Path, pause: float) -> Path:
+    """Download an archive, in several attempts if necessary, and return the verified file."""
     part = path.with_name(f"{path.name}.part")
+    if part.is_file() and _md5(part) == archive.md5:  # a command was killed while it extracted
+        return part
     reason = ""
     for attempt in range(NUM_ATTEMPTS):
         failure = _attempt(name, archive, part, first=attempt == 0)
         if failure is None:
-            part.rename(path)
-            return
+            return part
         reason = failure.reason
         if not failure.retry:
             break
@@ -170,7 +181,7 @@ def extract(path: Path, folder: Path) -> None:
 
     An archive with a member that would land outside the folder is refused.
     """
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
+    with temporary_folder(folder.parent, f".{folder.name}-") as scratch:
         try:
             with tarfile.open(path) as archive:
                 archive.extractall(scratch, filter="data")
@@ -180,7 +191,9 @@ def extract(path: Path, folder: Path) -> None:
             if _is_disk_error(error):
                 raise
             raise UserError(f"{path} cannot be extracted: {error}") from error
-        inner = Path(scratch) / folder.name
+        inner = scratch / folder.name
         if not inner.is_dir():
             raise UserError(f"{path} does not hold a folder {folder.name}")
+        sync_below(inner)
         inner.rename(folder)
+        sync(folder.parent)

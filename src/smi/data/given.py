@@ -16,8 +16,6 @@ import io
 import itertools
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,17 @@ from smi.data.shard_index import INDEX
 from smi.data.shard_writer import Item, write_tar
 from smi.data.sources import DATASET_NAMES
 from smi.errors import UserError
-from smi.files import cache_home, disk_errors, expand, lock, write_json, write_whole
+from smi.files import (
+    cache_home,
+    disk_errors,
+    expand,
+    lock,
+    sync,
+    sync_below,
+    temporary_folder,
+    write_json,
+    write_whole,
+)
 from smi.terminal import Progress, announce
 
 NUM_HASHED_ITEMS = 64
@@ -310,8 +318,7 @@ class _Items:
         path = folder / f"images-{name}"
         if path.exists():
             return path
-        partial = Path(tempfile.mkdtemp(prefix="partial-", dir=folder))
-        try:
+        with temporary_folder(folder, "images-") as partial:
             shards = []
             total = sum(len(part.items) for part in parts.values())
             with Progress("copying", total, "images") as progress:
@@ -322,9 +329,9 @@ class _Items:
                         shards.append({"name": file, **write_tar(partial / file, items)})
                         progress.advance(len(rows))
             write_json(partial / INDEX, {"shards": shards})
+            sync_below(partial)
             partial.rename(path)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            sync(folder)
         return path
 
 

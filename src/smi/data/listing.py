@@ -17,7 +17,6 @@ import hashlib
 import os
 import shutil
 import stat
-import tempfile
 import time
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smi.errors import UserError
-from smi.files import cache_home, lock, sync
+from smi.files import cache_home, lock, sync, temporary_folder
 
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".gif"}
@@ -264,16 +263,13 @@ def _read(folder: Path, root: Path) -> tuple[Listing, Listing] | None:
 def _keep(folder: Path, *arrays: NDArray[Any]) -> None:
     """Write a listing to the cache, whole or not at all."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix="partial-", dir=folder.parent))
-    try:
+    with temporary_folder(folder.parent, "listing-") as partial:
         for name, values in zip(("names", "images", "others", "folders"), arrays, strict=True):
             np.save(partial / f"{name}.npy", values)
             sync(partial / f"{name}.npy")
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)
         sync(folder.parent)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _walk_all(root: str) -> tuple[NDArray[np.uint8], Rows, Rows, Rows]:

@@ -75,7 +75,7 @@ def open_shard(shard: File, scratch: Path, stopped: Callable[[], bool] = bool) -
         path = Path(shard.location)
         if is_url(shard.location):
             path = scratch / name
-            if not path.exists():
+            if not path.exists() or path.stat().st_size != shard.num_bytes:  # after a power loss
                 fetch(shard, path, stopped)
         elif path.stat().st_size != shard.num_bytes:
             raise LostError(f"{shard.location}: it has changed")

@@ -27,7 +27,7 @@ from smi.data.remote import LostError, is_url, open_filesystem, read
 from smi.data.shard_index import INDEX
 from smi.data.sources import find
 from smi.errors import UserError
-from smi.files import disk_errors, expand, write_whole
+from smi.files import disk_errors, expand, make_folder, write_whole
 from smi.seeds import derive
 from smi.terminal import Progress, quietly, say
 
@@ -134,7 +134,7 @@ class _Target:
         self._known: dict[str, dict[str, Any]] = {}
         self.shards: list[dict[str, Any]] = []
         if not is_url(out):
-            Path(out).mkdir(parents=True, exist_ok=True)
+            make_folder(Path(out))
         try:
             index = json.loads(read(f"{out}/{INDEX}"))
             self._known = {str(shard["name"]): dict(shard) for shard in index["shards"]}

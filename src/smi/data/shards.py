@@ -10,9 +10,7 @@ import hashlib
 import itertools
 import os
 import re
-import shutil
 import tarfile
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -36,7 +34,7 @@ from smi.data.shard_files import (
 )
 from smi.data.shard_index import NUM_THREADS, read_class_names, read_index
 from smi.errors import UserError
-from smi.files import cache_home
+from smi.files import cache_home, temporary_folder
 
 SHARD_SUFFIXES = (".tar", ".parquet")
 MAX_SAMPLED_SHARDS = 8  # until one can be read
@@ -107,19 +105,16 @@ class ShardSet:
 
     def job_groups(self) -> Iterator[JobGroup]:
         """Yield the jobs that decode all images, shard by shard; the next is fetched meanwhile."""
-        scratch = Path(tempfile.mkdtemp(prefix="shards-", dir=_made(cache_home() / "shards")))
-        try:
-            with ThreadPoolExecutor(1) as thread:
-                following = thread.submit(open_shard, self.shards[0], scratch)
-                for number in range(len(self.shards)):
-                    opening = following
-                    if number + 1 < len(self.shards):
-                        following = thread.submit(open_shard, self.shards[number + 1], scratch)
-                    yield from self._groups_of(number, opening)
-                    for file in scratch.glob(f"{scratch_name(self.shards[number])}*"):
-                        file.unlink()
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        folder = _made(cache_home() / "shards")
+        with temporary_folder(folder, "shards-") as scratch, ThreadPoolExecutor(1) as thread:
+            following = thread.submit(open_shard, self.shards[0], scratch)
+            for number in range(len(self.shards)):
+                opening = following
+                if number + 1 < len(self.shards):
+                    following = thread.submit(open_shard, self.shards[number + 1], scratch)
+                yield from self._groups_of(number, opening)
+                for file in scratch.glob(f"{scratch_name(self.shards[number])}*"):
+                    file.unlink()
 
     def _groups_of(self, number: int, opening: "Future[OpenShard]") -> Iterator[JobGroup]:
         first, end = int(self.starts[number]), int(self.starts[number + 1])

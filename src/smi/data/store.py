@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, get_args
 
@@ -36,8 +37,8 @@ from smi.data.pictures import Pictures
 from smi.data.shards import ShardSet
 from smi.data.sources import ArraySet, ImageSet, Source
 from smi.errors import UserError
-from smi.files import cache_home, expand, write_text
-from smi.terminal import printable
+from smi.files import cache_home, disk_errors, expand, write_text
+from smi.terminal import announce, printable
 
 MIN_FILES_TO_JUDGE = 100  # files that a streaming store reads before it checks the bad share
 
@@ -242,7 +243,11 @@ class CachedStore(Store):
         num_workers: int | None = None,
         max_bad_share: float = MAX_BAD_SHARE,
     ):
-        self._cache = open_cache(files, resolution, cache, keep=keep, num_workers=num_workers)
+        self._open = partial(
+            open_cache, files, resolution, cache, keep=keep, num_workers=num_workers
+        )
+        self._cache = self._open()
+        self._is_checked = np.zeros(len(files), dtype=bool)
         reasons = self._cache.bad
         self.name = files.name
         self.split = files.split
@@ -278,8 +283,24 @@ class CachedStore(Store):
         future = self._thread.submit(self._read_squares, rows.numpy())
         return lambda: (future.result(), rows)
 
+    def _check(self, rows: NDArray[np.int64]) -> None:
+        """Check images that are read for the first time; decode all again if one is damaged."""
+        for row in rows[~self._is_checked[rows]].tolist():
+            if not self._cache.is_whole(row):
+                announce(f"warning: image {row:,} of the cache of {self.name} is damaged")
+                before = self._cache.bad
+                self._cache = self._open(damaged_row=row)
+                self._is_checked[:] = False
+                if self._cache.bad.keys() != before.keys():
+                    raise UserError(
+                        f"the files of {self.name} have changed since the start: rerun the same "
+                        "command"
+                    )
+            self._is_checked[row] = True
+
     def _read(self, rows: NDArray[np.int64]) -> Pictures:
         """Copy the bytes of images, one after another."""
+        self._check(rows)
 
         def copy(i: int, target: NDArray[np.uint8]) -> None:
             start = self._cache.start[rows[i]]
@@ -289,6 +310,7 @@ class CachedStore(Store):
 
     def _read_squares(self, rows: NDArray[np.int64]) -> Tensor:
         """Copy the central squares of images."""
+        self._check(rows)
         side = self.resolution
         squares = np.empty((len(rows), 3, side, side), dtype=np.uint8)
         for square, row in zip(squares, rows.tolist(), strict=True):
@@ -426,11 +448,12 @@ class StreamingStore(Store):
         keep: Keep,
     ) -> tuple[list[Decoded], Tensor]:
         """Wait for the replies and replace bad files; return the images and their index."""
-        replies = [reply for future in futures for reply in future.result()]
-        readable = [
-            self._replace_bad(i, reply, row, keep)
-            for i, reply, row in zip(files, replies, rows, strict=True)
-        ]
+        with disk_errors(f"decoding images of {self._files.root}"):
+            replies = [reply for future in futures for reply in future.result()]
+            readable = [
+                self._replace_bad(i, reply, row, keep)
+                for i, reply, row in zip(files, replies, rows, strict=True)
+            ]
         if self._num_tried >= min(MIN_FILES_TO_JUDGE, len(self)):
             check_bad_share(self.bad, self._num_tried, self._files.root, self._max_bad_share)
         index = torch.tensor([i for i, _ in readable], dtype=torch.long)

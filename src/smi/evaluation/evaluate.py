@@ -45,7 +45,7 @@ from smi.evaluation.results import (
     row_name,
     write,
 )
-from smi.files import Sources, as_list, disk_errors, expand, finite
+from smi.files import Sources, as_list, disk_errors, expand, finite, make_folder
 from smi.runs.encoder import WEIGHTS, Pretrained, source_path
 from smi.runs.encoder import load as load_encoder
 from smi.tables import Table
@@ -139,7 +139,7 @@ def evaluate(
             folder = _results_home(encoder.source)
             # A folder that cannot be written is reported before hours of work.
             with disk_errors(f"writing results into {folder}"):
-                (folder / RESULTS_FOLDER).mkdir(parents=True, exist_ok=True)
+                make_folder(folder / RESULTS_FOLDER)
             for subject in _subjects(encoder.to(device), labelled_data, floors):
                 key = row_name(str(source), subject.name, subject.about), subject.about["digest"]
                 case = Case(labelled_data, subject, device, epochs, chosen_precision)

@@ -19,7 +19,7 @@ from typing import Any
 
 from smi.config.schema import flat
 from smi.errors import UserError
-from smi.files import check_fields, damaged, read_json, write_json
+from smi.files import check_fields, damaged, make_folder, read_json, write_json
 from smi.tables import NONE, Table
 
 RESULTS_FOLDER = "eval"
@@ -126,7 +126,7 @@ def result_path(folder: Path, protocol: Mapping[str, Any], subject: str, digest:
 def write(folder: Path, result: Result) -> Path:
     """Write a result into the folder of a run and return its path."""
     path = result_path(folder, result.protocol, result.subject, result.encoder["digest"])
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_json(path, result.plain())
     return path
 

@@ -20,7 +20,7 @@ from smi.data.sources import ImageSet
 from smi.device import Runtime, choose_precision
 from smi.distributed import num_launched
 from smi.errors import UserError
-from smi.files import disk_errors, expand, write_whole
+from smi.files import disk_errors, expand, make_folder, write_whole
 from smi.inference.feature_files import choose_writer, refuse_other_encoder
 from smi.inference.images import EMBED_BATCH_SIZE, AllImages, describe_encoder, find_images
 from smi.runs.encoder import load
@@ -79,7 +79,7 @@ def embed(
             return out
         parts = _by_shard(sets, out)
         with disk_errors(f"writing {out}"):
-            out.mkdir(exist_ok=True)
+            make_folder(out)
         lost = 0
         for path, part in parts.items():
             if path.exists():
@@ -88,6 +88,8 @@ def embed(
             try:
                 embed_part([part], path)
             except UserError as error:  # one shard of many; a second call tries it again
+                if isinstance(error.__cause__, OSError):  # a full disk, which is full for all
+                    raise
                 announce(f"warning: {printable(path.name)} is left out: {error}")
                 lost += 1
         if lost == len(parts):

@@ -3,13 +3,12 @@
 import contextlib
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from smi.errors import UserError
 from smi.evaluation.results import RESULTS_FOLDER
-from smi.files import disk_errors
+from smi.files import disk_errors, exchange, make_folder, sync, sync_below, temporary_folder
 from smi.inference.export_network import FORMATS, SCRIPT
 
 PREPROCESSING = "preprocessing.json"
@@ -49,16 +48,17 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     place = folder.resolve()
     _check_replaceable(place, folder)
     missing = [parent for parent in place.parents if not parent.exists()]
-    with disk_errors(f"creating {folder}"):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
     try:
-        partial.chmod(0o755)  # readable by others, which a temporary folder is not
-        yield partial
-        with disk_errors(f"writing {folder}"):
-            _replace(place, partial)
+        with contextlib.ExitStack() as stack:
+            with disk_errors(f"creating {folder}"):
+                make_folder(place.parent)
+                temporary = temporary_folder(place.parent, f".{place.name}-")
+                partial = stack.enter_context(temporary)
+                partial.chmod(0o755)  # readable by others, which a temporary folder is not
+            yield partial
+            with disk_errors(f"writing {folder}"):
+                _replace(place, partial)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
         for parent in missing:
             with contextlib.suppress(OSError):
                 parent.rmdir()
@@ -83,17 +83,28 @@ def _check_replaceable(place: Path, folder: Path) -> None:
 
 def _replace(place: Path, partial: Path) -> None:
     """Move the new folder into place, and keep the results of evaluations."""
-    if not place.exists():
-        partial.rename(place)
-        return
     if (place / RESULTS_FOLDER).is_dir():
         # Each result names its weights, so old ones do no harm.
         shutil.copytree(place / RESULTS_FOLDER, partial / RESULTS_FOLDER)
-    old = Path(tempfile.mkdtemp(prefix=f".{place.name}-old-", dir=place.parent))
-    os.rename(place, old)  # replaces the empty folder that reserved the name
-    try:
+    sync_below(partial)
+    if not place.exists():
         partial.rename(place)
+    elif not exchange(partial, place):
+        _replace_in_steps(place, partial)
+    sync(place.parent)
+
+
+def _replace_in_steps(place: Path, partial: Path) -> None:
+    """Move the new folder into place where a system cannot exchange two folders."""
+    old = partial / "old"
+    new = partial / "new"
+    new.mkdir()
+    for path in list(partial.iterdir()):
+        if path != new:
+            path.rename(new / path.name)
+    os.rename(place, old)
+    try:
+        new.rename(place)
     except BaseException:
         os.rename(old, place)
         raise
-    shutil.rmtree(old, ignore_errors=True)

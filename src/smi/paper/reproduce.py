@@ -23,7 +23,7 @@ from smi.comparison.compare import Launch, compare, refuse_torchrun
 from smi.comparison.comparison import Comparison
 from smi.device import Runtime, describe_device, versions
 from smi.errors import TrainingError, UserError
-from smi.files import disk_errors, expand, write_json, write_text
+from smi.files import disk_errors, expand, make_folder, write_json, write_text
 from smi.pages import page
 from smi.paper.outputs import Entry, Outputs
 from smi.paper.page import reproduction_document
@@ -112,7 +112,7 @@ def run_plan(plan: Plan, command: str) -> Path:
     _announce_plan(plan, count)
     with disk_errors(f"writing to {plan.out}"):
         for folder in (plan.out / "tables", plan.out / "figures"):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
     comparisons = make_comparisons(plan)
     say("\n== tables and figures")
     outputs = Outputs(plan, comparisons)

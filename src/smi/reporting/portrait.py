@@ -35,7 +35,7 @@ from smi.figures.landscape import MIN_PAIRS, Pairs, positive_pairs
 from smi.figures.sample import IMAGES_PER_COORDINATE, Sample, feature_blocks
 from smi.figures.tsne import embed_in_3d
 from smi.figures.variance_violin import relative_variance
-from smi.files import check_fields, read_json, write_text
+from smi.files import check_fields, make_folder, read_json, write_text
 from smi.losses.smi import EPS
 from smi.reporting.data_urls import PICTURE_SIDE, THUMBNAIL_SIDE, energy_url, picture_url
 from smi.runs.encoder import Pretrained, load
@@ -100,7 +100,7 @@ def saved_or_made(path: Path, maker: "PortraitMaker") -> Portrait:
         "missing": portrait.missing,
     }
     with suppress(OSError):  # a read-only folder: the portrait is computed again the next time
-        path.parent.mkdir(exist_ok=True)
+        make_folder(path.parent)
         write_text(path, json.dumps(document))
     return portrait
 

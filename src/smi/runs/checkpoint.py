@@ -22,18 +22,22 @@ MAX_STEPS = 10**15
 
 
 def save(path: Path, state: Mapping[str, Any], keep_as: Path | None = None) -> None:
-    """Save a checkpoint; under the name `keep_as` it stays when the next one replaces it."""
-    write_whole(path, lambda partial: _write(partial, state))
+    """Save a checkpoint; under the name `keep_as` it stays when the next one replaces it.
+
+    That name comes first: a run that is killed in between repeats the steps, and both files.
+    """
+    written = keep_as or path
+    write_whole(written, lambda partial: _write(partial, state))
 
     def link(partial: Path) -> None:
         partial.unlink(missing_ok=True)
         try:
-            os.link(path, partial)
+            os.link(written, partial)
         except OSError:  # some file systems have no hard links
-            shutil.copyfile(path, partial)
+            shutil.copyfile(written, partial)
 
     if keep_as is not None:
-        write_whole(keep_as, link)
+        write_whole(path, link)
 
 
 def _write(path: Path, state: Mapping[str, Any]) -> None:
@@ -187,10 +191,16 @@ def _misfit(state: Any) -> str:
 def save_encoder(path: Path, weights: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
     """Save the weights of an encoder as safetensors, with `header` as JSON metadata.
 
-    The header is a single entry, because safetensors does not keep the order of several.
+    The header is a single entry, because safetensors does not keep the order of several. The bytes
+    are written here: safetensors would write a file of its own first, which a kill leaves behind.
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save as to_bytes
 
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
     text = json.dumps({**header, "digest": digest_of(tensors)})
-    write_whole(path, lambda partial: save_file(tensors, partial, {"smi": text}))
+    content = to_bytes(tensors, {"smi": text})
+
+    def write(partial: Path) -> None:
+        partial.write_bytes(content)
+
+    write_whole(path, write)

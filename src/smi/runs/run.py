@@ -30,8 +30,10 @@ from smi.files import (
     expand,
     is_finite,
     lock_or_fail,
+    make_folder,
     read_json,
     read_yaml,
+    sync,
     write_json,
     write_text,
 )
@@ -457,7 +459,7 @@ def _prepare_folder(folder: Path, fresh: bool) -> None:
                     f"{folder} is not a run and is not empty: "
                     "give another folder, or --fresh to rename it"
                 )
-    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    make_folder(folder / "checkpoints")
 
 
 def _has_steps(folder: Path) -> bool:
@@ -479,7 +481,9 @@ def _move_aside(folder: Path) -> Path:
     number = 1
     while (target := folder.with_name(f"{folder.name}.{number}")).exists():
         number += 1
-    return folder.rename(target)
+    folder.rename(target)
+    sync(target.parent)
+    return target
 
 
 @functools.lru_cache(maxsize=512)

@@ -6,6 +6,7 @@ Compiling never happens in the background: the first caller waits, so that all b
 made by the same backend.
 """
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from smi.data.pictures import Pictures
-from smi.files import cache_home
+from smi.files import cache_home, sync, temporary_folder
 from smi.terminal import announce
 from smi.views.draws import Parameters, shapes_of
 from smi.views.policies import Triple
@@ -205,7 +206,7 @@ def find_kernel() -> Kernel | None:
         announce(f"no C++ compiler found{reason}: {fallback}")
         return None
     try:
-        return Kernel(_build(compiler))
+        return _open(compiler)
     except (OSError, subprocess.SubprocessError) as error:
         announce(f"compiling the kernel for views failed ({_reason(error)}): {fallback}")
         return None
@@ -217,25 +218,33 @@ def _reason(error: Exception) -> str:
     return next((line.strip() for line in lines if "error" in line), str(error))
 
 
+def _open(compiler: str) -> Kernel:
+    """Load the kernel; compile it if it is missing, and again if its file is damaged."""
+    library = _build(compiler)
+    try:
+        return Kernel(library)
+    except (OSError, AttributeError):
+        library.unlink(missing_ok=True)
+        return Kernel(_build(compiler))
+
+
 def _build(compiler: str) -> Path:
     """Return the compiled library from the cache; compile it if it is missing."""
     folder = cache_home() / "kernels"
     library = folder / f"views-{_key(compiler)}.so"
     if library.is_file():
         return library
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        scratch = tempfile.mkdtemp(prefix="partial-", dir=folder)
-    except OSError:  # the cache is not writable: compile for this process alone
-        scratch = tempfile.mkdtemp()
-        library = Path(scratch) / library.name
-    partial = Path(scratch) / "partial.so"
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            scratch = stack.enter_context(temporary_folder(folder, "views-"))
+        except OSError:  # the cache is not writable: compile for this process alone
+            scratch = Path(tempfile.mkdtemp())
+            library = scratch / library.name
+        partial = scratch / "partial.so"
         _compile(compiler, partial)
+        sync(partial)
         partial.replace(library)  # atomic: other processes see the complete library or none
-    finally:
-        if library.parent == folder:
-            shutil.rmtree(scratch)
     return library
 
 
