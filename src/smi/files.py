@@ -1,7 +1,6 @@
 """Find folders of this machine, lock files, read small files with checks, write them whole."""
 
 import contextlib
-import fcntl
 import json
 import math
 import os
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import BaseFileLock, FileLock, Timeout
 
 from smi.errors import UserError
 from smi.terminal import announce, printable
@@ -18,6 +18,7 @@ from smi.terminal import announce, printable
 MAX_TEXT_BYTES = 200_000_000  # of JSON; the largest are the points of figures
 MAX_YAML_BYTES = 1_000_000
 MAX_YAML_VALUES = 10_000  # with those that aliases repeat
+WINDOWS = os.name == "nt"
 
 _umask = os.umask(0o022)  # the only way to read it is to change it
 os.umask(_umask)
@@ -70,24 +71,42 @@ def lock(path: Path, waiting: str) -> Iterator[None]:
     If another process holds it, print `waiting` on stderr and wait.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            announce(waiting)
-            fcntl.flock(file, fcntl.LOCK_EX)
+    held = try_lock(path)
+    if held is None:
+        announce(waiting)
+        held = _file_lock(path)
+        held.acquire()
+    try:
         yield
+    finally:
+        held.release()
 
 
 @contextlib.contextmanager
 def lock_or_fail(path: Path, refusal: str) -> Iterator[None]:
     """Hold an exclusive lock on `path`, or raise a UserError if another process holds it."""
-    with path.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(refusal) from error
+    held = try_lock(path)
+    if held is None:
+        raise UserError(refusal)
+    try:
         yield
+    finally:
+        held.release()
+
+
+def try_lock(path: Path) -> BaseFileLock | None:
+    """Take an exclusive lock on `path` until it is released, or return None if it is taken."""
+    held = _file_lock(path)
+    try:
+        held.acquire(blocking=False)
+    except Timeout:
+        return None
+    return held
+
+
+def _file_lock(path: Path) -> BaseFileLock:
+    """Return a lock of the system, which any thread may release; its file stays."""
+    return FileLock(path, thread_local=False)
 
 
 @contextlib.contextmanager
@@ -101,8 +120,10 @@ def disk_errors(doing: str) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Flush a file or a folder to the disk."""
-    fd = os.open(path, os.O_RDONLY)
+    """Flush a file or a folder to the disk; Windows cannot flush a folder."""
+    if WINDOWS and path.is_dir():
+        return
+    fd = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)  # it flushes only for a writer
     try:
         os.fsync(fd)
     finally:
