@@ -4,8 +4,9 @@
     python campaign/elsewhere.py --quick     Windows only, which lacks the most
 
 A folder on PYTHONPATH holds a sitecustomize.py, so every process (also each worker) loses the names
-before it imports anything of smi. This does not replace a run on the system itself: paths, threads
-and libraries are still those of Linux.
+before it imports anything of smi. The modules fcntl and resource are lost for all, names of os and
+signal for the code of smi: other libraries are built for Linux here. So this does not replace a run
+on the system itself.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 SYSTEMS = ("Windows", "macOS", "a system with the least")
 VARIABLE = "SMI_CAMPAIGN_SYSTEM"
@@ -71,11 +73,6 @@ def take_away(system: str) -> None:
     _hide_linux_files()
     for module in modules:
         sys.modules[module] = None  # an import fails
-    import signal
-
-    for name in signals:
-        if hasattr(signal, name):
-            delattr(signal, name)
     if modules:
         _refuse_inherited_files()
         _refuse_open_folders()
@@ -83,9 +80,27 @@ def take_away(system: str) -> None:
 
         # On Windows filelock has locks of the system.
         warnings.filterwarnings("ignore", "only soft file lock is available")
-    for name in names:
-        if hasattr(os, name):
-            delattr(os, name)
+    import signal
+
+    _remove(os, names)
+    _remove(signal, signals)
+
+
+def _remove(module: ModuleType, names: tuple[str, ...]) -> None:
+    """Remove names of a module, for smi and for the code of trials.
+
+    The rest of the standard library and torch have ways of their own on each system. Their builds
+    for Linux, which run here, keep what they need.
+    """
+    removed = {name: module.__dict__.pop(name) for name in names if name in module.__dict__}
+
+    def ask(name: str) -> object:
+        caller = str(sys._getframe(1).f_globals.get("__name__"))
+        if name in removed and caller.partition(".")[0] not in ("smi", "__main__"):
+            return removed[name]
+        raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+
+    module.__getattr__ = ask
 
 
 def _hide_linux_files() -> None:
@@ -161,7 +176,7 @@ class Elsewhere:
 
     def smi(self, *words: object) -> str:
         """Run a command of smi; return what it printed."""
-        return self._run("-P", "-m", "smi", *map(str, words))
+        return self.python("from smi.cli import main; main()", *words)
 
     def python(self, code: str, *words: object) -> str:
         """Run Python code in which smi behaves as on Windows where it asks for the system."""

@@ -81,7 +81,7 @@ def run(kernel: Path, *, seed: int, first: int, count: int, record: Record) -> N
             record.add(trial["case"], ok=trial["ok"], detail=trial["detail"])
             first += 1
         if child.returncode != 0:
-            reports = [line for line in error.splitlines() if "rror" in line]
+            reports = [line for line in error.splitlines() if "error" in line.lower()]
             reason = reports[0] if reports else f"exit code {child.returncode}"
             record.add(case_of(first), ok=False, detail=f"{first}: {reason}")
             print(error[-3000:], file=sys.stderr)
