@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 PYTEST := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test long coverage format bench campaign docs
+.PHONY: help setup demo test long coverage format bench campaign docs audit sbom
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,3 +54,10 @@ campaign: $(STAMP)  ## Kill, fault, fuzz and overload the commands (an hour), an
 
 docs: $(STAMP)  ## Redraw the method, and regenerate the parts of README.md and docs/ that commands print
 	$(BIN)/python docs/generate.py
+
+audit: $(STAMP)  ## Look up known vulnerabilities of the tested versions (asks an advisory service)
+	$(BIN)/python -m pip install --quiet --upgrade --target .venv/audit 'pip-audit>=2.7,<3'
+	PYTHONPATH=.venv/audit $(BIN)/python -m pip_audit --requirement constraints.txt --no-deps --disable-pip
+
+sbom: $(STAMP)  ## Write sbom.json, the tested versions as a CycloneDX bill of materials
+	$(BIN)/python campaign/sbom.py

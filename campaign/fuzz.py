@@ -25,8 +25,8 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 
-from record import Record
 from attempt import fault_of
+from record import Record
 
 from smi.errors import TrainingError, UserError
 

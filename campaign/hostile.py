@@ -38,9 +38,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np
 import torch
 import yaml
+from attempt import Action, attempt
 from PIL import Image
 from record import Record
-from attempt import Action, attempt
 
 import smi
 from smi.cli import main as smi_main

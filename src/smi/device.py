@@ -5,9 +5,9 @@ torch is imported on first use, because `smi cost` answers without it.
 
 import contextlib
 import ctypes
+import math
 import os
 import platform
-import resource
 import sys
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -26,6 +26,8 @@ M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 TRIM_THRESHOLD_BYTES = 2**31 - 1
 MMAP_THRESHOLD_BYTES = 2**30
+
+ASSUMED_MEMORY_BYTES = 8 * 2**30  # of a machine that does not tell
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,7 @@ def prepare_training(device: "torch.device") -> None:
 
 
 def peak_memory_mb(device: "torch.device") -> float:
-    """Return the peak memory so far, in megabytes.
+    """Return the peak memory so far, in megabytes; NaN where the system does not tell (Windows).
 
     On CUDA it counts tensors, on a CPU the whole process. On MPS it is the memory in use now.
     """
@@ -209,15 +211,36 @@ def peak_memory_mb(device: "torch.device") -> float:
     ):
         # getrusage would report the peak of the parent process if that was larger
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) / 1e3
+    try:
+        import resource
+    except ImportError:
+        return math.nan
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
+
+
+def total_memory_bytes() -> int:
+    """Return the memory of the machine, or an assumed one where the system does not tell."""
+    return _memory_bytes("SC_PHYS_PAGES") or ASSUMED_MEMORY_BYTES
+
+
+def free_memory_bytes() -> int | None:
+    """Return the memory that nothing uses now, or None where the system does not tell."""
+    return _memory_bytes("SC_AVPHYS_PAGES")
+
+
+def _memory_bytes(pages: str) -> int | None:
+    try:
+        return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # Windows has none of it, macOS a part
+        return None
 
 
 def versions() -> dict[str, str]:
     """Return the versions of Python, torch, timm and the system."""
     from importlib.metadata import version
 
-    system = f"{platform.system()} {os.uname().release}"
+    system = f"{platform.system()} {platform.release()}"
     return {
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "timm")},

@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import fcntl
 import json
 import math
 import os
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import BaseFileLock, FileLock, Timeout
 
 from smi.errors import UserError
 from smi.terminal import announce, printable
@@ -24,6 +24,7 @@ MAX_YAML_VALUES = 10_000  # with those that aliases repeat
 MAX_NUMBER_BITS = 1000  # of whole numbers; Python refuses to print those of thousands of digits
 MAX_FLOAT = 1e300  # products and differences of two smaller numbers are still numbers, mostly
 MAX_DEPTH = 100  # of values inside values
+WINDOWS = os.name == "nt"
 
 _umask = os.umask(0o022)  # the only way to read it is to change it
 os.umask(_umask)
@@ -76,24 +77,42 @@ def lock(path: Path, waiting: str) -> Iterator[None]:
     If another process holds it, print `waiting` on stderr and wait.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            announce(waiting)
-            fcntl.flock(file, fcntl.LOCK_EX)
+    held = try_lock(path)
+    if held is None:
+        announce(waiting)
+        held = _file_lock(path)
+        held.acquire()
+    try:
         yield
+    finally:
+        held.release()
 
 
 @contextlib.contextmanager
 def lock_or_fail(path: Path, refusal: str) -> Iterator[None]:
     """Hold an exclusive lock on `path`, or raise a UserError if another process holds it."""
-    with path.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(refusal) from error
+    held = try_lock(path)
+    if held is None:
+        raise UserError(refusal)
+    try:
         yield
+    finally:
+        held.release()
+
+
+def try_lock(path: Path) -> BaseFileLock | None:
+    """Take an exclusive lock on `path` until it is released, or return None if it is taken."""
+    held = _file_lock(path)
+    try:
+        held.acquire(blocking=False)
+    except Timeout:
+        return None
+    return held
+
+
+def _file_lock(path: Path) -> BaseFileLock:
+    """Return a lock of the system, which any thread may release; its file stays."""
+    return FileLock(path, thread_local=False)
 
 
 @contextlib.contextmanager
@@ -107,8 +126,10 @@ def disk_errors(doing: str) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Flush a file or a folder to the disk."""
-    fd = os.open(path, os.O_RDONLY)
+    """Flush a file or a folder to the disk; Windows cannot flush a folder."""
+    if WINDOWS and path.is_dir():
+        return
+    fd = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)  # it flushes only for a writer
     try:
         os.fsync(fd)
     finally:
@@ -161,12 +182,21 @@ def _locked(path: Path) -> Iterator[None]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             with contextlib.suppress(OSError):  # some file systems have no locks
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if _is_at(descriptor, path):
+                _flock(descriptor)
+            if WINDOWS or _is_at(descriptor, path):
                 yield
                 return
         finally:
             os.close(descriptor)
+
+
+def _flock(descriptor: int, *, wait: bool = True) -> None:
+    """Lock an open file or folder until it is closed; an OSError where that cannot be done."""
+    try:
+        import fcntl
+    except ImportError as error:  # Windows
+        raise OSError("no locks of open files") from error
+    fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
@@ -189,10 +219,15 @@ def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
             _remove_unused(place)
     while True:
         folder = Path(tempfile.mkdtemp(".partial", prefix, parent))
+        if WINDOWS:  # a folder cannot be opened there
+            with contextlib.ExitStack() as stack:
+                stack.callback(shutil.rmtree, folder, ignore_errors=True)
+                yield folder
+            return
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             with contextlib.suppress(OSError):  # some file systems have no locks of folders
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                _flock(descriptor)
             if _is_at(descriptor, folder):  # no other process has taken it for an unused one
                 try:
                     yield folder
@@ -208,7 +243,7 @@ def _remove_unused(folder: Path) -> None:
     with contextlib.suppress(OSError):  # in use, removed meanwhile, or no locks here
         descriptor = os.open(folder, os.O_RDONLY)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _flock(descriptor, wait=False)
             shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(descriptor)
@@ -218,7 +253,7 @@ def exchange(a: Path, b: Path) -> bool:
     """Give two folders each other's name in one step; return False if the system cannot."""
     try:
         rename = ctypes.CDLL(None).renameat2
-    except AttributeError:  # not Linux
+    except (AttributeError, TypeError, OSError):  # not Linux
         return False
     here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     return bool(rename(here, os.fsencode(a), here, os.fsencode(b), swap) == 0)

@@ -454,6 +454,10 @@ def test_images_that_are_not_contiguous(make):
         ({"sigma": torch.ones(N - 1)}, "sigma must be"),
         ({"flip": torch.zeros(N)}, "flip must be"),
         ({"blur_kernel": 33}, "does not suit"),
+        ({"pad": 2**31}, "padding must lie"),
+        ({"factors": torch.full((N, 4), float("nan"))}, "factors of the jitter"),
+        ({"factors": torch.full((N, 4), 1e38)}, "factors of the jitter"),
+        ({"sigma": torch.zeros(N), "blur": torch.ones(N, dtype=torch.bool)}, "sigma of a blur"),
     ],
 )
 def test_the_kernel_refuses_parameters_outside_its_tensors(compiled_kernel, change, message):
@@ -461,3 +465,26 @@ def test_the_kernel_refuses_parameters_outside_its_tensors(compiled_kernel, chan
         compiled_kernel(
             pictures(N, 16, 16), replace(nothing(N, 16, 16), **change), NO_MEAN, UNIT_STD
         )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"start": torch.zeros(N, dtype=torch.int32)}, "must be torch.int64"),
+        ({"shape": torch.full((N, 2), 16, dtype=torch.int32)}, "must be torch.int64"),
+        ({"shape": torch.full((N - 1, 2), 16)}, "must be torch.int64"),
+        ({"start": torch.full((N,), 2**63 - 1)}, "outside the"),
+        ({"shape": torch.full((N, 2), 2**32)}, "outside the"),  # the product of both is 0
+        ({"pixels": torch.zeros(N * 3 * 16 * 16)}, "must be torch.uint8"),
+    ],
+)
+def test_the_kernel_refuses_changed_pictures(compiled_kernel, change, message):
+    images = replace(Pictures.join(list(pictures(N, 16, 16))), **change)
+    with pytest.raises(ValueError, match=message):
+        compiled_kernel(images, nothing(N, 16, 16), NO_MEAN, UNIT_STD)
+
+
+@pytest.mark.parametrize("std", [(0.5, 0.0, 0.5), (0.5, float("nan"), 0.5)])
+def test_the_kernel_refuses_a_normalisation_that_is_not_finite(compiled_kernel, std):
+    with pytest.raises(ValueError, match="must be finite"):
+        compiled_kernel(pictures(N, 16, 16), nothing(N, 16, 16), NO_MEAN, std)

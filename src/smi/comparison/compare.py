@@ -67,7 +67,9 @@ if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
-STOP_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS = tuple(  # Windows has no SIGHUP
+    getattr(signal, name) for name in ("SIGHUP", "SIGINT", "SIGTERM") if hasattr(signal, name)
+)
 STOP_CODES = {*(-number for number in STOP_SIGNALS), *(128 + number for number in STOP_SIGNALS)}
 USAGE_ERROR = 2  # the exit code of a command that was refused
 POLL_SECONDS = 0.1

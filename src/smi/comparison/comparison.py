@@ -148,7 +148,7 @@ class TrainedRun:
             tuple(results),
             failed,
             step_ms=statistics.median(times) if times else None,
-            peak_mb=max((timing["peak_memory_mb"] for timing in timings), default=None),
+            peak_mb=max(filter(None, (t["peak_memory_mb"] for t in timings)), default=None),
             device=str(run.facts.device or ""),
             steps=lines[-1]["step"] if lines else 0,
             halved=f"a batch of {batch_size}, because {requested} did not fit"

@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smi.data.decoder import Keep, Target, ValueRange, reserve, stored_size
+from smi.data.decoder import LOCK_SUFFIX, Keep, Target, ValueRange, reserve, stored_size
 from smi.data.decoder_pool import FILES_PER_CHUNK, Decoders, Job, Reply, num_cores
 from smi.data.folders import FileSet, JobGroup
 from smi.data.shards import ShardSet
@@ -286,6 +286,7 @@ def _fill(
             keep=keep,
             row_bytes=row_bytes,
             value_range=files.value_range,
+            path=partial / IMAGES,
         )
         with _flushing(images.fileno()):
             for row, reply in replies:
@@ -296,6 +297,7 @@ def _fill(
         if keep == "aspect":  # cut off what a worker has reserved and not used
             os.truncate(images.fileno(), int((table[:, 0] + 3 * table[:, 1:].prod(1)).max()))
         os.fsync(images.fileno())
+    (partial / f"{IMAGES}{LOCK_SUFFIX}").unlink(missing_ok=True)
     if keep == "aspect":
         np.save(partial / TABLE, table)
         sync(partial / TABLE)
@@ -337,7 +339,7 @@ def _flushing(fd: int) -> Iterator[None]:
 
     def flush() -> None:
         while not done.wait(0.2):
-            os.fdatasync(fd)
+            getattr(os, "fdatasync", os.fsync)(fd)  # macOS and Windows have fsync only
 
     thread = Thread(target=flush)
     thread.start()
@@ -358,6 +360,7 @@ def decode_all(
     keep: Keep,
     row_bytes: int = 0,
     value_range: ValueRange | None = None,
+    path: Path | None = None,
 ) -> Iterator[tuple[int, Reply]]:
     """Yield the row and reply of every job in the order of completion, with a progress bar.
 
@@ -369,7 +372,12 @@ def decode_all(
     with (
         Progress("decoding", total, "images") as progress,
         Decoders(
-            fd, resolution, num_workers, row_bytes=row_bytes, value_range=value_range
+            fd,
+            resolution,
+            num_workers,
+            row_bytes=row_bytes,
+            value_range=value_range,
+            path=path,
         ) as decoders,
     ):
         for group in groups:

@@ -4,19 +4,20 @@ Of the longer side, `keep` decides: "square" keeps the central S pixels, "aspect
 2 S. The central square of an image is the same in both, byte by byte.
 
 Run as a module, it is a worker process. It reads a line of JSON [keep, [[row, target], ...]],
-writes the images to an inherited file, and answers with a line of JSON. A target is a path, a URL,
-or [path, start, size] for bytes of a file. It imports neither torch nor numpy, so that it starts
-quickly.
+writes the images to a file, which it inherits or opens, and answers with a line of JSON. A target
+is a path, a URL, or [path, start, size] for bytes of a file. It imports neither torch nor numpy, so
+that it starts quickly.
 """
 
+import contextlib
 import errno
-import fcntl
 import io
 import json
 import os
 import stat
 import sys
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -51,6 +52,7 @@ Target = str | tuple[str, int, int]  # a path or URL, or path, start and size
 ValueRange = tuple[float, float]  # the values that become 0 and 255
 MAX_ASPECT = 2  # longest side of a kept image, divided by its shorter side; the ends are cut off
 
+LOCK_SUFFIX = ".lock"
 SQUARES_PER_PIECE = 16  # a worker reserves space for as many square images at a time
 
 # A small file can claim to be enormous, and every worker holds one image in memory.
@@ -134,7 +136,8 @@ def source_of(target: Target | bytes) -> str | io.BytesIO:
     if not isinstance(target, str):
         path, start, size = target
         with open(path, "rb") as file:
-            return io.BytesIO(os.pread(file.fileno(), size, start))
+            file.seek(start)
+            return io.BytesIO(file.read(size))
     if "://" not in target:
         mode = os.stat(target).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a pipe would be waited for for ever
@@ -290,9 +293,12 @@ def main() -> None:
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets ctrl-C and closes our input
-    fd, resolution, row_bytes = map(int, sys.argv[1:4])
+    file = sys.argv[1]
+    inherited = file.lstrip("-").isdigit()
+    fd = int(file) if inherited else os.open(file, os.O_RDWR | getattr(os, "O_BINARY", 0))
+    resolution, row_bytes = map(int, sys.argv[2:4])
     value_range = (float(sys.argv[4]), float(sys.argv[5])) if len(sys.argv) > 4 else None
-    space = _Space(fd, SQUARES_PER_PIECE * 3 * resolution**2)
+    space = _Space(fd, SQUARES_PER_PIECE * 3 * resolution**2, None if inherited else file)
     warnings.simplefilter("ignore")
     Image.MAX_IMAGE_PIXELS = None  # our own limit is checked instead
     _send("ready")
@@ -351,11 +357,12 @@ class _Space:
     """Give out space at the end of a file that several workers share.
 
     A worker takes space for several images at a time. A file that grows with every image, under the
-    lock of all workers, is written more slowly.
+    lock of all workers, is written more slowly. path: of the file, if it is not inherited.
     """
 
-    def __init__(self, fd: int, piece_bytes: int):
+    def __init__(self, fd: int, piece_bytes: int, path: str | None = None):
         self._fd = fd
+        self._path = path
         self._piece_bytes = piece_bytes
         self._next = 0
         self._end = 0
@@ -369,14 +376,29 @@ class _Space:
         return start
 
     def _grow(self, size: int) -> None:
-        fcntl.lockf(self._fd, fcntl.LOCK_EX)
-        try:
+        with _lock_of_workers(self._fd, self._path):
             start = os.fstat(self._fd).st_size
             reserve(self._fd, start, size)
             self._next = start
             self._end = start + size
-        finally:
-            fcntl.lockf(self._fd, fcntl.LOCK_UN)
+
+
+@contextlib.contextmanager
+def _lock_of_workers(fd: int, path: str | None) -> Iterator[None]:
+    """Hold the lock of a file that several workers share."""
+    if path is not None:  # Windows
+        from filelock import FileLock
+
+        with FileLock(path + LOCK_SUFFIX):
+            yield
+        return
+    import fcntl
+
+    fcntl.lockf(fd, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.lockf(fd, fcntl.LOCK_UN)
 
 
 def reserve(fd: int, start: int, size: int) -> None:
@@ -389,7 +411,13 @@ def reserve(fd: int, start: int, size: int) -> None:
 
 def _write(fd: int, planes: list[bytes], offset: int) -> None:
     size = sum(map(len, planes))
-    written = os.pwritev(fd, planes, offset)
+    if hasattr(os, "pwritev"):
+        written = os.pwritev(fd, planes, offset)
+    elif hasattr(os, "pwrite"):
+        written = os.pwrite(fd, b"".join(planes), offset)
+    else:  # on Windows, where no other process has this descriptor
+        os.lseek(fd, offset, os.SEEK_SET)
+        written = os.write(fd, b"".join(planes))
     if written < size:  # the disk is nearly full: writing the rest raises an error, or succeeds
         _write(fd, [b"".join(planes)[written:]], offset + written)
 

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any
@@ -23,6 +24,8 @@ from smi.data.decoder import Decoded, ImageInfo, Keep, Target, ValueRange
 Job = tuple[int, Target]  # with its row
 Reply = Decoded | str  # or the reason why the file is bad
 
+# Workers inherit the file that they write; on Windows they open it by its path.
+WORKERS_INHERIT = hasattr(os, "fork")
 FILES_PER_CHUNK = 16  # files per message to a worker, so that messages cost little time
 
 
@@ -40,7 +43,8 @@ class Decoders:
     """Decode files into the file open as `fd`; with fd -1 the pixels are discarded.
 
     Row r is written from byte r * row_bytes on. With row_bytes 0 every image is appended. The
-    workers start with the first jobs. value_range: scales images of more than 8 bits.
+    workers start with the first jobs. value_range: scales images of more than 8 bits. path: of the
+    file, which is needed where workers do not inherit it.
     """
 
     def __init__(
@@ -51,8 +55,11 @@ class Decoders:
         *,
         row_bytes: int = 0,
         value_range: ValueRange | None = None,
+        path: Path | str | None = None,
     ):
-        self._fd = fd
+        if fd >= 0 and not WORKERS_INHERIT and path is None:
+            raise ValueError("on this system workers need the path of their file")
+        self._file: int | str = fd if fd < 0 or WORKERS_INHERIT else os.path.abspath(str(path))
         self._resolution = resolution
         self._row_bytes = row_bytes
         self._value_range = value_range
@@ -65,7 +72,7 @@ class Decoders:
         """Send jobs to the next idle worker; the future holds one reply per job."""
         while len(self._workers) < self._num_workers:
             self._workers.append(
-                _Worker(self._fd, self._resolution, self._row_bytes, self._value_range)
+                _Worker(self._file, self._resolution, self._row_bytes, self._value_range)
             )
             self._idle.put(self._workers[-1])
         return self._threads.submit(self._run, jobs, keep)
@@ -102,11 +109,15 @@ class _Worker:
     """Run smi.data.decoder in a process, and restart it when it dies."""
 
     def __init__(
-        self, fd: int, resolution: int, row_bytes: int, value_range: ValueRange | None = None
+        self,
+        file: int | str,
+        resolution: int,
+        row_bytes: int,
+        value_range: ValueRange | None = None,
     ):
-        self._fd = fd
+        self._file = file
         self._arguments = [
-            str(number) for number in (fd, resolution, row_bytes, *(value_range or ()))
+            str(value) for value in (file, resolution, row_bytes, *(value_range or ()))
         ]
         self._ready = False
         self._stopped = False
@@ -119,7 +130,7 @@ class _Worker:
             [sys.executable, "-P", "-m", "smi.data.decoder", *self._arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            pass_fds=(self._fd,) if self._fd >= 0 else (),
+            pass_fds=(self._file,) if isinstance(self._file, int) and self._file >= 0 else (),
             # Pillow keeps the memory of an image for the next one: new pages from the system take
             # as long as decoding a small JPEG.
             env={"PILLOW_BLOCKS_MAX": "8"} | os.environ | {"PYTHONPATH": paths},

@@ -5,15 +5,15 @@
     with ring.holding([3]):        # wait for a shard, and keep it meanwhile
         ring.get(3).target(0)
 
-A fetched shard is a file in the folder, NAME. A process fetches it under the lock NAME.lock, and
-shares the lock NAME.use while it needs it; the last one removes it, under both. Locks end with
-their process, so a killed run leaves files but no locks: the same run uses them again, another one
-removes them.
+A fetched shard is a file in the folder, NAME. A process fetches it under the lock NAME.lock. While
+it needs the shard it holds a lock of its own, NAME.use-…; the last process removes the shard,
+under NAME.lock. The folder has such locks, too. Locks end with their process, so a killed run
+leaves files but no locks: the same run uses them again, another one removes them.
 """
 
 import contextlib
-import fcntl
-import os
+import glob
+import secrets
 import shutil
 import threading
 from collections import Counter
@@ -23,11 +23,11 @@ from pathlib import Path
 
 from smi.data.remote import LostError, refuse_full_disk
 from smi.data.shard_files import OpenShard, Shard, needs_scratch, open_shard, scratch_name
-from smi.files import lock
+from smi.files import lock, try_lock
 
 NUM_THREADS = 4  # that fetch
 NUM_KEPT = 4  # shards that nobody wants any more, for a reader that goes back
-RING_LOCK = "ring.lock"
+RING = "ring"  # name of the folder's own locks
 
 
 class Ring:
@@ -39,10 +39,10 @@ class Ring:
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="smi-ring")
         self._guard = threading.Lock()
         self._opened: dict[int, Future[OpenShard]] = {}  # in the order of their last use
-        self._locked: dict[int, int] = {}  # file descriptors of fetched shards
+        self._uses: dict[int, _Use] = {}  # of fetched shards
         self._pins: Counter[int] = Counter()
         self._wanted: list[int] = []
-        self._own_lock: int | None = None
+        self._own_use: _Use | None = None
         self._stopped = threading.Event()
         self.num_fetched = 0
 
@@ -115,77 +115,90 @@ class Ring:
                 is_new = not (self._folder / name).exists()
                 opened = open_shard(shard, self._folder, self._stopped.is_set)
                 self.num_fetched += is_new
-                descriptor = _lock_shared(self._folder / f"{name}.use")
+                use = _Use(self._folder, name)
         except OSError as error:
             refuse_full_disk(error, shard.location)
             raise LostError(f"{shard.location}: {error}") from error
         with self._guard:
-            self._locked[number] = descriptor
+            self._uses[number] = use
         return opened
 
     def _remove(self, number: int) -> None:
         """Remove the files of a fetched shard, unless another process uses or opens it."""
-        descriptor = self._locked.pop(number, None)
-        if descriptor is None:
+        use = self._uses.pop(number, None)
+        if use is None:
             return
         name = scratch_name(self._shards[number])
+        opening = try_lock(self._folder / f"{name}.lock")
+        use.end()
+        if opening is None:  # another process opens it, and will remove it
+            return
         try:
-            with (self._folder / f"{name}.lock").open("ab") as opening:
-                fcntl.flock(opening, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _is_used(self._folder, name):
                 for path in (self._folder / name, self._folder / f"{name}.bytes"):
                     path.unlink(missing_ok=True)
-        except OSError:  # it is busy; the last process removes it
+        except OSError:  # it is left for the next run
             pass
         finally:
-            os.close(descriptor)
+            opening.release()
 
     def _prepare(self) -> None:
         """Make the folder, and remove folders that killed processes have left."""
         with self._guard:
-            if self._own_lock is not None:
+            if self._own_use is not None:
                 return
-            self._own_lock = _lock_shared(self._folder / RING_LOCK)
-            for other in self._folder.parent.iterdir():
-                if other != self._folder:
-                    _remove_unused(other)
+            with self._changing_folders():
+                self._folder.mkdir(parents=True, exist_ok=True)
+                self._own_use = _Use(self._folder, RING)
+                for other in self._folder.parent.iterdir():
+                    if other != self._folder and other.is_dir():
+                        _remove_unused(other)
 
     def close(self) -> None:
         """Stop to fetch, and remove what no other process uses."""
         self._stopped.set()
         self._threads.shutdown(cancel_futures=True)
-        for number in list(self._locked):
+        for number in list(self._uses):
             self._remove(number)
-        if self._own_lock is not None:
-            os.close(self._own_lock)
-            self._own_lock = None
-            _remove_unused(self._folder)
+        if self._own_use is not None:
+            with self._changing_folders():
+                self._own_use.end()
+                self._own_use = None
+                _remove_unused(self._folder)
+
+    def _changing_folders(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the lock under which folders of rings are made and removed."""
+        home = self._folder.parent
+        return lock(home.with_name(f"{home.name}.lock"), f"waiting for another process in {home}")
 
 
-def _lock_shared(path: Path) -> int:
-    """Share the lock of a file, which is made if it is missing; return its descriptor."""
-    while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        try:
-            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                return descriptor
-        except FileNotFoundError:
-            pass  # another process has removed it between opening and locking
-        os.close(descriptor)
+class _Use:
+    """Tell other processes that this one needs something in a folder, until it ends."""
+
+    def __init__(self, folder: Path, name: str):
+        self._path = folder / f"{name}.use-{secrets.token_hex(8)}"
+        self._lock = try_lock(self._path)
+
+    def end(self) -> None:
+        """Release the lock, and remove its file."""
+        if self._lock is not None:
+            self._lock.release()
+        self._path.unlink(missing_ok=True)
+
+
+def _is_used(folder: Path, name: str) -> bool:
+    """Return whether a process uses it; remove the locks of processes that have died."""
+    for path in folder.glob(f"{glob.escape(name)}.use-*"):
+        unused = try_lock(path)
+        if unused is None:
+            return True
+        unused.release()
+        path.unlink(missing_ok=True)
+    return False
 
 
 def _remove_unused(folder: Path) -> None:
     """Remove the folder of a ring that no process uses."""
-    try:
-        descriptor = os.open(folder / RING_LOCK, os.O_RDWR)
-    except OSError:
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
-    except BlockingIOError:
-        pass
-    finally:
-        os.close(descriptor)
+    with contextlib.suppress(OSError):
+        if not _is_used(folder, RING):
+            shutil.rmtree(folder, ignore_errors=True)

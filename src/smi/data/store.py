@@ -13,6 +13,7 @@ import math
 import os
 import shutil
 import tempfile
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +31,7 @@ from torch.nn.functional import interpolate
 
 from smi.data.cache import FILE_RESOLUTION, MAX_CACHE_BYTES, is_cached, open_cache
 from smi.data.decoder import MAX_ASPECT, BadFile, Decoded, Keep, Target, ValueRange
-from smi.data.decoder_pool import FILES_PER_CHUNK, Decoders, Reply, num_cores
+from smi.data.decoder_pool import FILES_PER_CHUNK, WORKERS_INHERIT, Decoders, Reply, num_cores
 from smi.data.folders import MAX_BAD_SHARE, FileSet, Split
 from smi.data.order import Order, Shuffled
 from smi.data.pictures import Pictures
@@ -41,6 +42,8 @@ from smi.files import cache_home, disk_errors, expand, write_text
 from smi.terminal import announce, printable
 
 MIN_FILES_TO_JUDGE = 100  # files that a streaming store reads before it checks the bad share
+
+_seeking = threading.Lock()  # a file has one position for all threads
 
 # Readings wait, then return the images and their index.
 Reading = Callable[[], tuple[Tensor | Pictures, Tensor]]
@@ -354,10 +357,8 @@ class StreamingStore(Store):
         self._is_tried = np.zeros(len(files), dtype=bool)  # decoded or found bad
         self._num_tried = 0
         self._num_workers = num_workers or num_cores()
-        # The workers write decoded images into a shared buffer. It is a file without a name, so
-        # it disappears even if the process is killed.
-        folder = "/dev/shm" if _has_space("/dev/shm") else None
-        buffer = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        # The workers write decoded images into a shared buffer.
+        buffer = _open_buffer()
         self._fd = buffer.fileno()
         self._free_rows: list[int] = []
         self._num_rows = 0
@@ -368,6 +369,7 @@ class StreamingStore(Store):
             self._num_workers,
             row_bytes=row_bytes,
             value_range=files.value_range,
+            path=buffer.name,
         )
         self._finalizer = weakref.finalize(self, _close, self._decoders, buffer)
 
@@ -407,7 +409,13 @@ class StreamingStore(Store):
 
     def _copy(self, image: Decoded, target: NDArray[np.uint8]) -> None:
         """Copy the bytes of an image out of the buffer."""
-        os.preadv(self._fd, [target.data.cast("B")], image.start)
+        memory = target.data.cast("B")
+        if hasattr(os, "preadv"):
+            os.preadv(self._fd, [memory], image.start)
+            return
+        with _seeking:  # on Windows
+            os.lseek(self._fd, image.start, os.SEEK_SET)
+            memory[:] = os.read(self._fd, len(memory))
 
     def _start(
         self, index: Tensor, keep: Keep
@@ -515,9 +523,22 @@ def _has_space(folder: str) -> bool:
     return os.path.isdir(folder) and shutil.disk_usage(folder).free > 10**9
 
 
+def _open_buffer() -> IO[bytes]:
+    """Open a file without a name, in memory if it can be: it goes even if the process is killed.
+
+    Where workers open it by its name, it has one until it is closed.
+    """
+    folder = "/dev/shm" if _has_space("/dev/shm") else None
+    if WORKERS_INHERIT:
+        return tempfile.TemporaryFile(dir=folder)
+    return tempfile.NamedTemporaryFile(dir=folder, prefix="smi-", delete=False)
+
+
 def _close(decoders: Decoders, buffer: IO[bytes]) -> None:
     decoders.close()
     buffer.close()
+    if not WORKERS_INHERIT:
+        os.unlink(buffer.name)
 
 
 def check_bad_share(

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from smi.data.store import Store
 from smi.data.subset import Subset
-from smi.device import Precision, autocast, device_of, upload
+from smi.device import Precision, autocast, device_of, total_memory_bytes, upload
 from smi.distributed import rank, send_rows, world_size
 from smi.errors import UserError
-from smi.files import cache_home, disk_errors
+from smi.files import WINDOWS, cache_home, disk_errors
 from smi.views.normalisation import normalise
 from smi.views.policies import Triple
 
@@ -256,12 +256,13 @@ def _join_parts(own: Tensor, starts: list[int]) -> Tensor:
 def new_rows(num_rows: int, shape: torch.Size, dtype: torch.dtype) -> Tensor:
     """Return an empty tensor [num_rows, *shape], mapped from a file if it is large.
 
-    The limit is a share of the machine's memory, so it does not depend on what else runs.
+    The limit is a share of the machine's memory, so it does not depend on what else runs. On
+    Windows nothing is mapped, because a mapped file cannot lose its name there.
     """
     num_bytes = num_rows * shape.numel() * dtype.itemsize
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    memory = total_memory_bytes()
     num_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if num_bytes <= MAX_SHARE_OF_MEMORY * memory / num_processes:
+    if WINDOWS or num_bytes <= MAX_SHARE_OF_MEMORY * memory / num_processes:
         return torch.empty(num_rows, *shape, dtype=dtype)
     folder = cache_home()  # /tmp may be in memory
     with disk_errors(f"making room for features in {folder}"):

@@ -8,13 +8,12 @@ from numpy.typing import NDArray
 from plotly import graph_objects as go
 
 from smi.errors import UserError
-from smi.figures.series import Series, add_lines, lines_of
+from smi.figures.series import MAX_LINE_POINTS, Series, add_lines, lines_of
 from smi.figures.style import finish, frame, from_zero, legend
 from smi.runs.names import named_seed_groups, seed_caption, shared_settings
 from smi.runs.run import Run
 
 WINDOW = 50  # steps, as in the paper
-MAX_LINE_POINTS = 2000  # more can be neither seen nor printed
 
 
 def gradient_norm(runs: Mapping[str, Run], *, window: int = WINDOW) -> go.Figure:
@@ -23,7 +22,7 @@ def gradient_norm(runs: Mapping[str, Run], *, window: int = WINDOW) -> go.Figure
     groups = named_seed_groups(runs)
     longest = max((len(per_step(run)[0]) for run in runs.values()), default=1)
     # All runs show the same steps, so that seeds have a mean.
-    interval = max(1, math.ceil(longest / MAX_LINE_POINTS))
+    interval = max(1, math.ceil(longest / (MAX_LINE_POINTS - 1)))  # and the last one
 
     def smooth(run: Run) -> Series:
         steps, norms = per_step(run)

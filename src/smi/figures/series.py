@@ -1,5 +1,6 @@
 """Draw logged values over training: one line per run, or thin lines per seed and their mean."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from smi.runs.names import first_runs, named_seed_groups
 from smi.runs.run import Run
 
 Series = tuple[Sequence[float], Sequence[float]]  # steps or epochs, and the values logged there
+
+MAX_LINE_POINTS = 2000  # more can be neither seen nor printed
 
 
 def lines_of(run: Run) -> list[dict[str, Any]]:
@@ -66,9 +69,9 @@ def add_lines(
         hovers = [hover_series_of(run) for run, _ in by_run] if hover_series_of else []
         for i, (run, (x, y)) in enumerate(by_run if len(by_run) > 1 else ()):
             figure.add_scatter(
-                x=x,
-                y=y,
-                customdata=hovers[i][1] if hovers else None,
+                x=thinned(x),
+                y=thinned(y),
+                customdata=thinned(hovers[i][1]) if hovers else None,
                 name=plain(f"{name}, seed {run.config['seed']}"),
                 legendgroup=name,
                 hovertemplate=hover,
@@ -77,9 +80,9 @@ def add_lines(
             )
         x, y = mean_of([values for _, values in by_run])
         figure.add_scatter(
-            x=x,
-            y=y,
-            customdata=mean_of(hovers)[1] if hovers else None,
+            x=thinned(x),
+            y=thinned(y),
+            customdata=thinned(mean_of(hovers)[1]) if hovers else None,
             name=plain(name),
             legendgroup=name,
             showlegend=in_legend(name),
@@ -90,6 +93,15 @@ def add_lines(
             **place,
         )
     return without
+
+
+def thinned(values: Sequence[float]) -> Sequence[float]:
+    """Return every n-th value and the last one, if there are more than a line can show."""
+    interval = math.ceil(len(values) / MAX_LINE_POINTS)
+    if interval <= 1:
+        return values
+    last = values[-1:] if (len(values) - 1) % interval else []
+    return [*values[::interval], *last]
 
 
 def thin_line(look: Look) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from smi.runs.names import CRITERIA
 
 Line = Mapping[str, Any]
 
+NUM_LAST_PROBES = 3
 WINDOW = 5  # lines; their median is the value now, or at the start
 
 
@@ -108,7 +109,7 @@ class History:
     anticorrelated: Series = field(default_factory=Series)
     waiting: Series = field(default_factory=Series)
     speed: Series = field(default_factory=Series)
-    probes: list[Probe] = field(default_factory=list)
+    probes: list[Probe] = field(default_factory=list)  # the first and the last few
     probe_epoch: float | None = None
     lr: float | None = None
     last_finite: tuple[int, float] | None = None  # step, loss
@@ -158,6 +159,7 @@ class History:
         parsed = Probe.parse(step, self.probe_epoch, probe)
         if parsed is not None:
             self.probes.append(parsed)
+            del self.probes[1:-NUM_LAST_PROBES]  # a long run must not fill the memory
         return True
 
     def _add_loss(self, line: Line) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import batch_norm
 
-from smi.device import default_device, synchronize
+from smi.device import default_device, free_memory_bytes, synchronize
 from smi.errors import UserError
 from smi.losses import BarlowTwinsLoss, NTXentLoss, SMILoss, VICRegLoss
 from smi.paper.cost import BATCH, DIM, Measurement
@@ -156,9 +156,8 @@ def largest_dim(dim: int = DIM, free_bytes: int | None = None) -> int:
     The K × K matrix and its gradient need about six matrices of that size.
     """
     if free_bytes is None:
-        try:
-            free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        except (ValueError, OSError):  # this system does not report it
+        free_bytes = free_memory_bytes()
+        if free_bytes is None:
             return dim
     while dim > 256 and 6 * 4 * dim**2 > free_bytes / 2:
         dim //= 2

@@ -33,7 +33,7 @@ def save(path: Path, state: Mapping[str, Any], keep_as: Path | None = None) -> N
         partial.unlink(missing_ok=True)
         try:
             os.link(written, partial)
-        except OSError:  # some file systems have no hard links
+        except (OSError, AttributeError):  # some file systems and systems have no hard links
             shutil.copyfile(written, partial)
 
     if keep_as is not None:

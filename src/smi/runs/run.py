@@ -15,6 +15,7 @@ import contextlib
 import copy
 import functools
 import json
+import os
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -68,6 +69,8 @@ BEST_KINDS = {
     "selected": {"score": (int, float), "criterion": str},
 }
 MAX_COUNT = 10**15  # of images, steps and the like
+BYTES_PER_READ = 65_536
+MAX_LINE_CHARACTERS = 100_000_000
 MAX_HEADER_BYTES = 10_000_000  # of an encoder file; a damaged one may claim more
 # Values of methods' settings in runs that were made before the setting existed.
 EARLIER_SETTINGS: dict[str, dict[str, Any]] = {
@@ -292,21 +295,30 @@ class Run:
 
     def lines(self) -> list[dict[str, Any]]:
         """Parse metrics.jsonl, skipping a last line that is still being written."""
-        path = self._metrics
-        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-        lines = []
-        for line in text[: text.rfind("\n") + 1].splitlines():
-            with contextlib.suppress(ValueError, RecursionError):  # cut short, or damaged
-                lines.append(json.loads(line))
-        return [line for line in lines if _is_line(line)]
+        return list(self.iterate_lines())
+
+    def iterate_lines(self) -> Iterator[dict[str, Any]]:
+        """Parse metrics.jsonl line by line, so that a long run does not fill the memory."""
+        if not self._metrics.is_file():
+            return
+        with self._metrics.open(encoding="utf-8", errors="replace") as file:
+            while text := file.readline(MAX_LINE_CHARACTERS):
+                if not text.endswith("\n"):  # still being written, or too long
+                    continue
+                try:
+                    line = json.loads(text)
+                except (ValueError, RecursionError):  # cut short, or damaged
+                    continue
+                if _is_line(line):
+                    yield line
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of training steps."""
-        return [line for line in self.lines() if line.get("loss") is not None]
+        return [line for line in self.iterate_lines() if line.get("loss") is not None]
 
     def probes(self) -> list[dict[str, Any]]:
         """Return the lines of probes."""
-        return [line for line in self.lines() if "probe" in line]
+        return [line for line in self.iterate_lines() if "probe" in line]
 
     def open_metrics(self) -> TextIO:
         """Open metrics.jsonl to append lines."""
@@ -317,9 +329,17 @@ class Run:
         if not self._metrics.is_file():
             return
         with self._metrics.open("r+b") as file:
-            content = file.read(position)
             # A crash of the machine may have left less than `position`, and half a line.
-            file.truncate(content.rfind(b"\n") + 1)
+            end = min(position, file.seek(0, os.SEEK_END))
+            while end > 0:
+                start = max(0, end - BYTES_PER_READ)
+                file.seek(start)
+                newline = file.read(end - start).rfind(b"\n")
+                if newline >= 0:
+                    end = start + newline + 1
+                    break
+                end = start
+            file.truncate(end)
 
     @property
     def _metrics(self) -> Path:
@@ -468,7 +488,7 @@ def _has_steps(folder: Path) -> bool:
         return False
     run = Run(folder)
     saved = run.checkpoint.is_file() and run.checkpoint.stat().st_size > 0
-    return saved or any(line.get("step") for line in run.lines())
+    return saved or any(line.get("step") for line in run.iterate_lines())
 
 
 def _lock(folder: Path) -> contextlib.AbstractContextManager[None]:

@@ -58,10 +58,8 @@ class Journal:
         self._watch: Watch | None = None
         self._stop_flag = Stop()
         is_rank_0 = rank() == 0
-        self._earlier = run.lines() if is_rank_0 else []
-        self._last = _last_with("loss", self._earlier)
-        last_probe = _last_with("probe", self._earlier)
-        self._probe: Mapping[str, Any] | None = last_probe["probe"] if last_probe else None
+        self._last: Mapping[str, Any] | None = None
+        self._probe: Mapping[str, Any] | None = None
         self._file = run.open_metrics() if is_rank_0 else None
         self._bar = Bar(length, start) if is_rank_0 else None
         self._reset_clock()
@@ -88,13 +86,19 @@ class Journal:
         self._paused += time.perf_counter() - before
 
     def start_watch(self, context: Context) -> None:
-        """Start the health checks; lines that were written before are checked silently."""
+        """Start the health checks; lines that were written before are checked silently.
+
+        They are read one by one, and only the last ones are kept.
+        """
         self._context = context
         if self._file is None:
             return
-        self._watch = Watch(context)
-        for line in self._earlier:
-            self._watch(line)
+        watch = Watch(context)
+        for line in self._run.iterate_lines():
+            watch(line)
+            self._last = line if "loss" in line else self._last
+            self._probe = line.get("probe", self._probe)
+        self._watch = watch
 
     def agree_on(self, stop: Stop) -> None:
         """Let all processes stop at the next line of metrics if one of them has had a signal."""
@@ -135,10 +139,7 @@ class Journal:
     def record_probe(self, result: Mapping[str, Any]) -> None:
         """Write a line with the result of a probe."""
         self._probe = result
-        line = self._stamp() | {"probe": dict(result)}
-        if self._watch is None:  # before the first step
-            self._earlier.append(line)
-        self._write(line)
+        self._write(self._stamp() | {"probe": dict(result)})
 
     def show(self) -> None:
         """Update the progress bar."""
@@ -276,8 +277,3 @@ def _ratio(terms: Mapping[str, float]) -> float | None:
     """
     others = [value for name, value in terms.items() if name != "alignment"]
     return sum(others) / terms["alignment"] if others and terms.get("alignment") else None
-
-
-def _last_with(key: str, lines: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the last line that has a key."""
-    return next((line for line in reversed(lines) if key in line), None)

@@ -82,7 +82,8 @@ class Selection:
         """
         if "knn" in probe:
             return False
-        now, then = _rank(probe), _rank(self._run.probes()[0]["probe"])
+        first = next(line["probe"] for line in self._run.iterate_lines() if "probe" in line)
+        now, then = _rank(probe), _rank(first)
         return now is not None and then is not None and now < MIN_RANK_SHARE * then
 
     def result(self, encoder: nn.Module) -> tuple[Mapping[str, Tensor], dict[str, Any]]:

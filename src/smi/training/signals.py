@@ -8,7 +8,9 @@ from typing import Any
 
 from smi.distributed import world_size
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = tuple(  # Windows has no SIGUSR1
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)
+)
 # Of SIGTERM and SIGUSR1, by which schedulers end a job that they may start again.
 START_AGAIN = 128 + signal.SIGTERM
 

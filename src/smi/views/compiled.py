@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import functools
 import hashlib
+import math
 import os
 import platform
 import shutil
@@ -37,6 +38,8 @@ MATH_FLAGS = (
     "-ffinite-math-only",
 )
 COMPILER_FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-pthread", *MATH_FLAGS)
+MAX_SIDE = 2**20  # pixels of an image; float32 counts up to 2**24 without gaps
+MAX_FACTOR = 1000.0
 NATIVE_FLAGS = ("-march=native", "-mcpu=native", "")  # the first that the compiler accepts is used
 
 
@@ -101,8 +104,9 @@ class Kernel:
         else:
             pixels, shape = images, shapes_of(images)
             start = torch.arange(n) * images[:1].numel()
+        _check_pictures(pixels, start, shape)
         check_parameters(p, shape)
-        _check_pictures(pixels.numel(), start, shape)
+        _check_normalisation(mean, std)
         tensors = {
             "pixels": pixels.contiguous(),
             "start": start.contiguous(),
@@ -152,14 +156,36 @@ def _check_out(out: Tensor, n: int, size: int) -> None:
         )
 
 
-def _check_pictures(num_bytes: int, start: Tensor, shape: Tensor) -> None:
+def _check_pictures(pixels: Tensor, start: Tensor, shape: Tensor) -> None:
     """Raise an error for images that do not lie within their bytes."""
-    if not ((start >= 0) & (shape > 0).all(1) & (start + 3 * shape.prod(1) <= num_bytes)).all():
-        raise ValueError(f"an image lies outside the {num_bytes:,} bytes of its batch")
+    if pixels.dtype != torch.uint8 or pixels.device.type != "cpu":
+        raise ValueError(
+            f"pixels must be torch.uint8 on the CPU, not {pixels.dtype} on {pixels.device}"
+        )
+    n = len(start)
+    if start.dtype != torch.int64 or shape.dtype != torch.int64 or shape.shape != (n, 2):
+        raise ValueError(
+            f"start and shape must be torch.int64 [{n}] and [{n}, 2], "
+            f"not {start.dtype} {list(start.shape)} and {shape.dtype} {list(shape.shape)}"
+        )
+    num_bytes = pixels.numel()
+    # Sides are checked first: the product of larger ones may overflow, and seem to fit.
+    inside = (start >= 0) & (start <= num_bytes) & ((shape > 0) & (shape <= MAX_SIDE)).all(1)
+    if not (inside & (start + 3 * shape.prod(1) <= num_bytes)).all():
+        raise ValueError(
+            f"an image lies outside the {num_bytes:,} bytes of its batch, "
+            f"or has more than {MAX_SIDE:,} pixels per side"
+        )
+
+
+def _check_normalisation(mean: Triple, std: Triple) -> None:
+    """Raise an error for numbers that would make views NaN or infinite."""
+    if not all(map(math.isfinite, (*mean, *std))) or not all(std):
+        raise ValueError(f"mean and std must be finite, and std not 0: {mean} and {std}")
 
 
 def check_parameters(p: Parameters, shapes: Tensor) -> None:
-    """Raise an error for parameters that would make the kernel read outside its tensors.
+    """Raise an error for parameters that would make the kernel read outside its tensors, or fail.
 
     shapes: height and width of every image, [N, 2].
     """
@@ -172,6 +198,8 @@ def check_parameters(p: Parameters, shapes: Tensor) -> None:
                 f"{name} must be {dtype} {list(shape)} on the CPU, "
                 f"not {tensor.dtype} {list(tensor.shape)} on {tensor.device}"
             )
+    if not 0 <= p.pad <= MAX_SIDE:
+        raise ValueError(f"the padding must lie between 0 and {MAX_SIDE:,}, not {p.pad}")
     top, left, h, w = p.box.unbind(1)
     height, width = shapes.unbind(1)
     inside = (
@@ -185,6 +213,11 @@ def check_parameters(p: Parameters, shapes: Tensor) -> None:
     if not inside.all():
         i = int((~inside).int().argmax())
         raise ValueError(f"a crop lies outside its image of {height[i]} x {width[i]} pixels")
+    # The kernel is compiled for finite numbers: others have no defined result.
+    if not (p.factors.abs() <= MAX_FACTOR).all():
+        raise ValueError(f"the factors of the jitter must lie within ±{MAX_FACTOR:g}")
+    if not ((p.sigma > 0) & p.sigma.isfinite())[p.blur].all():
+        raise ValueError("the sigma of a blur must be positive and finite")
     if not ((p.order >= 0) & (p.order < 4)).all():
         raise ValueError("the operations of the jitter are numbered 0 to 3")
     if p.blur_kernel // 2 >= p.size or p.blur_kernel % 2 == 0:

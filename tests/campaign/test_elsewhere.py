@@ -1,0 +1,45 @@
+"""Import and run the short path without names that only Linux has."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+CAMPAIGN = Path(__file__).parents[2] / "campaign"
+
+
+@pytest.fixture(scope="module")
+def elsewhere():
+    sys.path.insert(0, str(CAMPAIGN))
+    yield importlib.import_module("elsewhere")
+    sys.path.remove(str(CAMPAIGN))
+
+
+@pytest.fixture(scope="module")
+def place(elsewhere, tmp_path_factory):
+    """A system that has the least: no fork, no locks of Unix, no signals but two, no links."""
+    return elsewhere.Elsewhere(elsewhere.SYSTEMS[-1], tmp_path_factory.mktemp("least"))
+
+
+def test_the_short_path_works_without_them(place, elsewhere, tmp_path):
+    reference = elsewhere.make_reference(tmp_path)
+    trials = elsewhere.trials(place, reference)
+    for name in ("pretrain", "evaluate", "embed a folder", "images from a cache and from files"):
+        trials[name]()
+
+
+def test_names_are_really_gone(place):
+    place.python(
+        "import os, signal\n"
+        "assert not hasattr(os, 'fork') and not hasattr(os, 'pwritev')\n"
+        "assert not hasattr(signal, 'SIGUSR1') and not os.path.isdir('/dev/shm')\n"
+        "try:\n    import fcntl\nexcept ImportError:\n    pass\nelse:\n    raise SystemExit(1)"
+    )
+
+
+def test_locks_and_shards_work_without_them(place, elsewhere):
+    trials = elsewhere.trials(place, "")
+    trials["a lock"]()
+    pytest.importorskip("pyarrow")
+    trials["shards"]()
