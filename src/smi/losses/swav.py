@@ -125,7 +125,7 @@ def sinkhorn(
     check_positive(epsilon=epsilon)
     if num_iterations < 1:
         raise ValueError(f"Sinkhorn needs one iteration or more; got {num_iterations}.")
-    with float32_island(scores) as (scores,):
+    with float32_island(scores.detach()) as (scores,):  # forward mode ignores no_grad
         q = join(bounded(scores / epsilon))
         for _ in range(num_iterations):
             q = q - q.logsumexp(dim=0)
