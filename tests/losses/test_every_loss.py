@@ -172,18 +172,3 @@ def test_module_has_the_settings_and_defaults_of_its_function(name, views):
         torch.testing.assert_close(module(**options)(*arguments), expected)
     if changed:
         assert function(*arguments, **changed).total != function(*arguments).total
-
-
-@every_loss
-@pytest.mark.filterwarnings(
-    "ignore:The .grad attribute of a Tensor that is not a leaf"
-)  # dynamo's own
-def test_inside_a_compiled_function(loss, views):
-    """Allow torch.compile to break its graph here, but not to change the numbers."""
-    torch.compiler.reset()
-    zs = views(6, 10)
-    compiled = torch.compile(lambda *z: loss(*z).total, backend="eager")
-    got, expected = compiled(*zs), loss(*zs).total
-    torch.testing.assert_close(got, expected)
-    grads = torch.autograd.grad(expected, zs, allow_unused=True)
-    torch.testing.assert_close(torch.autograd.grad(got, zs, allow_unused=True), grads)

@@ -27,7 +27,6 @@ from smi.losses.numerics import (
     MIN_SCALE,
     float32_island,
     is_composed,
-    is_transformed,
     off_diagonal,
     peak,
     product,
@@ -305,11 +304,7 @@ class _SMI(torch.autograd.Function):
         with torch.autocast(zs[0].device.type, enabled=False):
             if gradient is None:
                 gradient = _sweep(zs, True, ctx.options)[2]
-            if is_transformed():  # `total` stands for a batch, which does not fit in one memory
-                finished = total * ctx.per * gradient.finish(zs[0].new_ones(()))
-            else:
-                finished = gradient.finish(total * ctx.per)
-            grads = finished.chunk(len(zs))
+            grads = gradient.finish(total * ctx.per).chunk(len(zs))
         return (
             None,
             None,

@@ -104,7 +104,7 @@ def swav_loss(
                 torch.cat([views[v], *earlier[v : v + 1]]),
                 epsilon=epsilon,
                 num_iterations=num_iterations,
-            )[: len(views[v])]
+            )[: views[v].shape[0]]
             total = total - sum(
                 (code * p).sum(dim=1).mean() for w, p in enumerate(predictions) if w != v
             )
