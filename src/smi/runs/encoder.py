@@ -303,6 +303,7 @@ def _copy_undecoded(image: Image.Image) -> Image.Image:
 
 def _load_run(run: Run, *, student: bool) -> Pretrained:
     """Load the best encoder of a run, if it keeps one, or that of its last checkpoint."""
+    run.encoder_settings()  # damage to config.yaml is said before anything else
     if run.best.is_file() and not student:
         best = _load_file(run.best)
         share = {name: best.about[name] for name in ("share",) if name in best.about}
