@@ -11,7 +11,8 @@ from support.two_views import TWO_VIEWS
 
 SHAPES = [(6, 16), (6, 5)]  # some losses multiply samples in one case and coordinates in the other
 every_loss = pytest.mark.parametrize("loss", TWO_VIEWS.values(), ids=TWO_VIEWS)
-forward_mode = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # PyTorch's own
+# PyTorch's own warning.
+forward_mode = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 # SMI is its plain form there, so one of the two is enough.
 READ = {name: loss for name, loss in TWO_VIEWS.items() if name != "smi_plain"}
 every_read_loss = pytest.mark.parametrize("loss", READ.values(), ids=READ)

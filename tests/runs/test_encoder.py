@@ -242,7 +242,7 @@ def test_the_default_resolution_is_the_image_size(tmp_path):
         ("text.jpg", "text.jpg cannot be read: not an image in a supported format"),
         ("cut.png", "cut.png cannot be read: "),
         (["whole.png", "."], ". cannot be read: Is a directory"),
-        (np.zeros((3, 8, 8), dtype=np.uint8), "the array of uint8 [3, 8, 8] cannot be read: arrays"),
+        (np.zeros((3, 8, 8), dtype=np.uint8), "array of uint8 [3, 8, 8] cannot be read: arrays"),
         (np.zeros((2, 3, 8, 8), dtype=np.uint8), "the array of uint8 [3, 8, 8] cannot be read"),
         (np.zeros((8, 8, 3)), "the array of float64 [8, 8, 3] cannot be read: "),
         (np.zeros((8, 8)), "cannot be read: floating-point pixels without a stated range"),

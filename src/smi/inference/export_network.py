@@ -150,7 +150,8 @@ class Network:
         config = "timm.data.resolve_model_data_config(model)"
         return [
             f"model = timm.create_model({source}, pretrained=True).eval()",
-            f"transform = timm.data.create_transform(**{config})  # to [3, {size}, {size}]",
+            f"transform = timm.data.create_transform(**{config})  # an RGB image to "
+            f"[3, {size}, {size}]",
         ]
 
     def _keywords(self) -> list[str]:

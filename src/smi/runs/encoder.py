@@ -13,7 +13,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -130,7 +130,7 @@ class Pretrained(Encoder):
             pixels = _check_pixels(images)
         else:
             several = _are_several(images)
-            sequence = images if several else [images]
+            sequence = cast(Sequence[OneImage], images if several else [images])
             pixels = torch.stack(
                 [square(image, self.resolution, self.value_range) for image in sequence]
             )
@@ -248,7 +248,7 @@ def square(image: OneImage, resolution: int, value_range: ValueRange | None = No
     return pixels.view(3, resolution, resolution)
 
 
-def _are_several(images: object) -> TypeGuard[Sequence[OneImage]]:
+def _are_several(images: object) -> bool:
     """Return whether this is a list of images, not one; raise a UserError for an empty list."""
     if isinstance(images, np.ndarray):
         several = images.ndim == 4
