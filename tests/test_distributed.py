@@ -15,6 +15,8 @@ import torch.distributed as dist
 from timm.layers import BatchNormAct2d
 from torch import nn
 from torch._subclasses import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from smi import distributed, losses
@@ -127,6 +129,19 @@ def step(loss, model, x1, x2):
     }
 
 
+def sharded_step(loss, dim: int, rank: int) -> dict[str, torch.Tensor]:
+    """Return the loss and the gradients of the weights, of which FSDP keeps half in each rank."""
+    model = network(dim)
+    mesh = init_device_mesh("cpu", (2,))
+    for layer in (model[0], model[2], model):
+        fully_shard(layer, mesh=mesh)
+    z1, z2 = model(torch.cat(inputs(rank))).chunk(2)
+    total = loss(z1, z2).total
+    total.backward()
+    gradients = [p.grad.full_tensor().flatten() for p in model.parameters()]
+    return {"value": total.detach(), "weights": torch.cat(gradients)}
+
+
 def collectives_of(loss, dim: int, rank: int) -> dict[str, object]:
     """Return the collectives that a step calls, without those of DDP, and the bytes it sends."""
     called, sent = [], []
@@ -164,6 +179,7 @@ def work(rank: int, folder: Path) -> None:
     for name, (loss, dim) in (JOINED | LOCAL).items():
         results[name] = step(loss, DistributedDataParallel(network(dim)), *inputs(rank))
         results[name] |= collectives_of(loss, dim, rank)
+        results[f"sharded {name}"] = sharded_step(loss, dim, rank)
 
     for name in NORMS:
         module = normed(name)
@@ -216,6 +232,13 @@ def test_joined_losses_equal_the_loss_of_the_joined_batch(name, ranks):
         torch.testing.assert_close(result[name]["weights"], expected["weights"])
         ours = expected["embeddings"][:, rank * N : (rank + 1) * N]
         torch.testing.assert_close(result[name]["embeddings"], 2 * ours)  # before averaging
+
+
+@pytest.mark.parametrize("name", JOINED | LOCAL)
+def test_fsdp_gives_the_loss_and_the_gradients_of_ddp(name, ranks):
+    for result in ranks:
+        torch.testing.assert_close(result[f"sharded {name}"]["value"], result[name]["value"])
+        torch.testing.assert_close(result[f"sharded {name}"]["weights"], result[name]["weights"])
 
 
 @pytest.mark.parametrize("name", LOCAL)

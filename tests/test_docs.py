@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -75,6 +76,18 @@ def test_python_in_the_readme_runs(tmp_path, monkeypatch):
     names = {f"z{i}": torch.randn(8, 16, requires_grad=True) for i in range(3)}
     for snippet in snippets:
         exec(snippet, names)
+
+
+def test_python_of_works_with_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.compiler.reset()
+    names = {}
+    for snippet in python_snippets(ROOT / "docs" / "works-with.md"):
+        if "lightning" in snippet:
+            names |= {"pl": pytest.importorskip("pytorch_lightning")}
+        with warnings.catch_warnings():  # those of PyTorch and of Lightning about themselves
+            warnings.simplefilter("ignore")
+            exec(snippet, names)
 
 
 def python_snippets(page: Path) -> list[str]:

@@ -130,11 +130,11 @@ def test_the_command_exports_a_run_and_describes_it(finished):
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     out = finished / "export" / "timm"
-    written, dim, how, difference = result.stdout.splitlines()
+    written, dim, *how, difference = result.stdout.splitlines()
     assert written.startswith(f"{out}: model.safetensors (")
     assert dim == "256 features of images of 8 × 8 pixels"
-    assert "timm has no cifar stem" in how
-    assert str(out / "load.py") in how
+    assert "timm has no cifar stem" in how[0]
+    assert all(str(out / "load.py") in line for line in how)
     assert difference == "largest difference 0 on 16 images of digits"
     assert {path.name for path in out.iterdir()} == {
         "model.safetensors",
@@ -166,6 +166,65 @@ def test_a_mistake_is_one_sentence(finished, capsys, monkeypatch):
     assert captured.out == ""
 
 
+# ---------------------------------------------------------------------------------- printed lines
+
+
+def smi_and_libraries() -> dict[str, object]:
+    return {
+        "onnxruntime": onnxruntime,
+        "runpy": runpy,
+        "smi": smi,
+        "timm": timm,
+        "torch": torch,
+        "torchvision": torchvision,
+    }
+
+
+def run_printed(output: str, names: dict[str, object]) -> dict[str, object]:
+    """Run the lines of Python that an export prints: all but the first two and the last."""
+    for line in output.splitlines()[2:-1]:
+        exec(line, names)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("to", "name", "size", "resolution", "settings"),
+    [
+        ("timm", "resnet18", 64, None, {"stem": "standard", "layers": [1, 1, 1, 1]}),
+        ("timm", "resnet18", 56, 64, {"stem": "standard", "layers": [1, 1, 1, 1]}),
+        ("timm", "resnet-small", 20, None, {}),
+        ("timm", "vit_tiny_patch16_224", 32, None, {"depth": 2}),
+        ("torchvision", "resnet18", 64, None, {"stem": "standard"}),
+        ("torchvision", "resnet18", 8, None, {}),
+        ("safetensors", "resnet-small", 20, 24, {}),
+        ("onnx", "resnet-small", 20, 24, {}),
+    ],
+)
+def test_the_printed_lines_give_our_features_of_a_photograph(
+    tmp_path, capsys, monkeypatch, to, name, size, resolution, settings
+):
+    monkeypatch.chdir(tmp_path)
+    Path("my 'photos'").mkdir()
+    source = encoder_file(Path("my 'photos'"), name, size, resolution=resolution, **settings)
+    photograph = sample_photographs()[0]
+    expected = features(source, smi.load(source).transform([photograph]))
+    export(source, to=to)
+    output = capsys.readouterr().out
+    names = run_printed(output, {**smi_and_libraries(), "image": photograph})
+    if to == "onnx":
+        h = torch.from_numpy(names["h"])
+    elif to == "safetensors":
+        h = names["encoder"](names["encoder"].transform([photograph]))
+    else:
+        x = names["transform"](photograph)
+        h = names["model"](x if x.ndim == 4 else x[None])
+    assert f"3, {size}, {size}]" in output or to == "safetensors"
+    assert expected.std() > 0.01
+    assert torch.cosine_similarity(h, expected).item() > 0.999
+    if "create_transform" not in output:  # timm resizes by other fractions of a pixel
+        torch.testing.assert_close(h, expected, rtol=0, atol=1e-4)
+
+
 # --------------------------------------------------------------------------------------------- timm
 
 
@@ -190,17 +249,9 @@ def test_timm_loads_it_without_load_py(tmp_path, capsys, name, size, settings):
         source,
         size,
     )
-    # The line that was printed is Python that works.
-    line = next(
-        line
-        for line in capsys.readouterr().out.splitlines()
-        if line.startswith("timm.create_model(")
-    )
-    assert_same(eval(line), source, size)
-    if hasattr(timm.models._hub, "load_model_config_from_path"):  # timm 1.0.16
-        model = timm.create_model(f"local-dir:{out}", pretrained=True)
-        assert_same(model, source, size)
-        assert tuple(timm.data.resolve_model_data_config(model)["mean"]) == (0.5, 0.4, 0.3)
+    found = run_printed(capsys.readouterr().out, smi_and_libraries())
+    assert_same(found["model"], source, size)
+    assert tuple(timm.data.resolve_model_data_config(found["model"])["mean"]) == (0.5, 0.4, 0.3)
 
 
 @pytest.mark.parametrize(("narrow", "width", "stride"), [(False, 64, 1), (True, 32, 2)])
@@ -281,7 +332,7 @@ def test_onnx_takes_any_batch_size(tmp_path, monkeypatch, capfd, name, size, bes
     source = encoder_file(tmp_path, name, size)
     out = export(source, to="onnx")
     captured = capfd.readouterr()
-    assert len(captured.out.splitlines()) == 4
+    assert len(captured.out.splitlines()) == 5
     assert captured.err == ""
     assert (out / "model.onnx.data").exists() == beside
     session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
@@ -358,7 +409,7 @@ def test_the_script_runs_without_smi(tmp_path, to, name, absent):
         env=os.environ | {"PYTHONPATH": str(tmp_path / "absent"), "OMP_NUM_THREADS": "1"},
     )
     assert result.returncode == 0, result.stderr
-    expected = features(source, smi.load(source).transform(picture))
+    expected = features(source, smi.load(source).transform([picture]))
     assert result.stdout.startswith(f"{picture}: {list(expected.shape)} ")
     numbers = [float(word) for word in result.stdout.split("]")[1].split()[:5]]
     assert numbers == pytest.approx(expected[0, :5].tolist(), abs=2e-4)
@@ -384,7 +435,7 @@ def test_a_margin_is_cropped_off_and_said(tmp_path, capsys):
     config.pop("num_classes")
     transform = timm.data.create_transform(**config)
     photograph = sample_photographs()[0]
-    ours = smi.load(source).transform(photograph)[0]
+    ours = smi.load(source).transform(photograph)
     difference = (transform(photograph) - ours).abs()
     assert difference.max() < 8 / 255 / 0.2  # the long side is cropped by another fraction
     assert difference.mean() < 0.3 / 255 / 0.2
@@ -418,7 +469,7 @@ def test_load_py_preprocesses_as_smi_does(tmp_path, size, resolution):
             found = preprocess(opened)
         torch.testing.assert_close(
             found,
-            encoder.transform(tmp_path / name),
+            encoder.transform([tmp_path / name]),
             rtol=0,
             atol=allowed,
             msg=lambda text, name=name: name + text,
@@ -437,7 +488,7 @@ def test_load_py_scales_more_than_8_bits(tmp_path, dtype):
     Image.fromarray(values).save(tmp_path / "deep.tif")
     with Image.open(tmp_path / "deep.tif") as opened:
         found = preprocess(opened)
-    expected = smi.load(source).transform(tmp_path / "deep.tif")
+    expected = smi.load(source).transform([tmp_path / "deep.tif"])
     assert expected.std() > 0.1
     torch.testing.assert_close(found, expected, rtol=0, atol=CLOSE)
 

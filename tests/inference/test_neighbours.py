@@ -70,7 +70,7 @@ def by_definition(encoder: Path, folder: Path, query: Path, k: int) -> list[tupl
     found = np.load(embed(encoder, data=folder, out="all.npz", runtime=ONE_WORKER))
     bank = found["features"].astype(np.float64)
     with torch.inference_mode():
-        q = load(encoder)(load(encoder).transform(query))[0].double().numpy()
+        q = load(encoder)(load(encoder).transform([query]))[0].double().numpy()
     similarity = bank @ q / np.linalg.norm(bank, axis=1) / np.linalg.norm(q)
     order = [
         i for i in np.argsort(-similarity, kind="stable") if (folder / found["files"][i]) != query

@@ -6,23 +6,8 @@ import pytest
 import torch
 
 from smi import losses
+from support.two_views import TWO_VIEWS
 
-# Each loss as a function of two embeddings [N, K], all else fixed.
-TWO_VIEWS = {
-    "smi": losses.smi_loss,
-    "smi_plain": losses.smi_loss_plain,
-    "barlow_twins": losses.barlow_twins_loss,
-    "vicreg": losses.vicreg_loss,
-    "nt_xent": losses.nt_xent_loss,
-    "info_nce": lambda z1, z2: losses.info_nce_loss(
-        z1, z2, torch.ones(3, z1.shape[1], dtype=z1.dtype).cumsum(0).cumsum(1).sin()
-    ),
-    "negative_cosine": losses.negative_cosine_loss,
-    "swav": lambda z1, z2: losses.swav_loss([z1, z2]),
-    "dino": lambda z1, z2: losses.dino_loss(
-        [z1], [z1, z2], torch.zeros(z1.shape[1], dtype=z1.dtype)
-    ),
-}
 every_loss = pytest.mark.parametrize("loss", TWO_VIEWS.values(), ids=TWO_VIEWS)
 
 
@@ -187,18 +172,3 @@ def test_module_has_the_settings_and_defaults_of_its_function(name, views):
         torch.testing.assert_close(module(**options)(*arguments), expected)
     if changed:
         assert function(*arguments, **changed).total != function(*arguments).total
-
-
-@every_loss
-@pytest.mark.filterwarnings(
-    "ignore:The .grad attribute of a Tensor that is not a leaf"
-)  # dynamo's own
-def test_inside_a_compiled_function(loss, views):
-    """Allow torch.compile to break its graph here, but not to change the numbers."""
-    torch.compiler.reset()
-    zs = views(6, 10)
-    compiled = torch.compile(lambda *z: loss(*z).total, backend="eager")
-    got, expected = compiled(*zs), loss(*zs).total
-    torch.testing.assert_close(got, expected)
-    grads = torch.autograd.grad(expected, zs, allow_unused=True)
-    torch.testing.assert_close(torch.autograd.grad(got, zs, allow_unused=True), grads)

@@ -211,10 +211,12 @@ def test_views_missing_and_bad_temperatures_are_sentences():
         (lambda: losses.sinkhorn(z, epsilon=-1), "epsilon"),
         (lambda: losses.vicreg_loss(z, z, eps=0), "eps"),
         (lambda: losses.vicreg_loss(z, z, variance_weight=float("nan")), "variance_weight"),
+        (lambda: losses.vicreg_loss(z, z, covariance_weight=-1.0), "covariance_weight"),
         (
             lambda: losses.barlow_twins_loss(z, z, redundancy_weight=float("inf")),
             "redundancy_weight",
         ),
+        (lambda: losses.barlow_twins_loss(z, z, redundancy_weight=-1e-3), "redundancy_weight"),
         (lambda: losses.swav_loss(z), "list of tensors"),
         (lambda: losses.dino_loss(z, [z, z], z[0]), "list of tensors"),
         (lambda: losses.dino_loss([z], [z, z], z[0].reshape(2, 2)), "one row"),

@@ -359,6 +359,7 @@ def test_mistakes_are_sentences(views):
         ({"shift": 100.0}, "shift"),
         ({"redundancy_weight": float("inf")}, "redundancy_weight"),
         ({"redundancy_weight": "automatic"}, "redundancy_weight"),
+        ({"redundancy_weight": -0.01}, "redundancy_weight"),
     ]:
         for call in (
             lambda options=options: smi_loss(z1, z2, **options),

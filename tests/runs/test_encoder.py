@@ -12,6 +12,8 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 from timm.models._hub import save_for_hf
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
 
 import smi
 from smi.data import load as load_images
@@ -140,16 +142,53 @@ def test_the_transform_is_what_evaluation_reads(file, pictures):
     with torch.inference_mode():
         assert torch.equal(encoder(x), reference)
     assert torch.equal(encoder.transform(pixels), x)
-    assert torch.equal(encoder.transform(pixels[2]), x[2:3])
+    assert torch.equal(encoder.transform(pixels[2]), x[2])
     for i, path in enumerate(pictures):
         with Image.open(path) as image:
-            assert torch.equal(encoder.transform(str(path)), x[i : i + 1])
-            assert torch.equal(encoder.transform(image), x[i : i + 1])
+            assert torch.equal(encoder.transform(str(path)), x[i])
+            assert torch.equal(encoder.transform(image), x[i])
     assert torch.equal(
         encoder.transform([Image.open(io.BytesIO(path.read_bytes())) for path in pictures]), x
     )
     assert not torch.equal(x[0], x[1])  # turned
     assert not torch.equal(x[0], x[2])  # on white
+
+
+def test_the_transform_of_arrays(file, pictures):
+    encoder = smi.load(file)
+    with Image.open(pictures[2]) as image:
+        colours, grey = np.asarray(image.convert("RGB")), np.asarray(image.convert("L"))
+        transparent = np.asarray(image)
+        assert torch.equal(encoder.transform(transparent), encoder.transform(image))
+        assert torch.equal(encoder.transform(grey), encoder.transform(image.convert("L")))
+        one = encoder.transform(image.convert("RGB"))
+    assert torch.equal(encoder.transform(colours), one)
+    assert torch.equal(encoder.transform(grey[..., None]), encoder.transform(grey))
+    several = encoder.transform([colours, pictures[0], grey])
+    assert several.shape == (3, 3, 16, 16)
+    assert torch.equal(several[0], one)
+    assert torch.equal(encoder.transform(np.stack([colours, colours])), torch.stack([one, one]))
+
+
+def test_the_transform_of_a_run_and_of_its_encoder_are_the_same(run, pictures):
+    ours, loaded = smi.Run(run).encoder(), smi.load(run)
+    assert torch.equal(ours.transform(pictures), loaded.transform(pictures))
+    assert ours.digest() == loaded.digest()
+    assert ours.about == loaded.about
+    assert not ours.training
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_dataset_of_torchvision_takes_the_transform(file, pictures, num_workers):
+    encoder = smi.load(file)
+    dataset = ImageFolder(pictures[0].parent.parent, transform=encoder.transform)
+    assert dataset[0][0].shape == (3, 16, 16)
+    ((x, labels),) = DataLoader(dataset, batch_size=len(dataset), num_workers=num_workers)
+    assert torch.equal(labels, torch.zeros(5, dtype=torch.long))
+    opened = [image.convert("RGB") for image in map(Image.open, pictures)]  # as torchvision does
+    assert torch.equal(x, encoder.transform(opened))
+    with torch.inference_mode():
+        assert encoder(x).shape == (5, encoder.dim)
 
 
 def test_images_of_more_than_8_bits_are_scaled_as_in_pretraining(file, tmp_path):
@@ -203,6 +242,17 @@ def test_the_default_resolution_is_the_image_size(tmp_path):
         ("text.jpg", "text.jpg cannot be read: not an image in a supported format"),
         ("cut.png", "cut.png cannot be read: "),
         (["whole.png", "."], ". cannot be read: Is a directory"),
+        (np.zeros((3, 8, 8), dtype=np.uint8), "array of uint8 [3, 8, 8] cannot be read: arrays"),
+        (np.zeros((2, 3, 8, 8), dtype=np.uint8), "the array of uint8 [3, 8, 8] cannot be read"),
+        (np.zeros((8, 8, 3)), "the array of float64 [8, 8, 3] cannot be read: "),
+        (np.zeros((8, 8)), "cannot be read: floating-point pixels without a stated range"),
+        (np.zeros((0, 8, 3), dtype=np.uint8), "the array of uint8 [0, 8, 3] cannot be read"),
+        ([torch.zeros(3, 8, 8, dtype=torch.uint8)], "the tensor of uint8 [3, 8, 8] cannot be read"),
+        (Image.new("F", (4, 4)), "a PIL image (F, 4 × 4 pixels) cannot be read: floating-point"),
+        ([], "the list is empty"),
+        (np.zeros((0, 8, 8, 3), dtype=np.uint8), "the list is empty"),
+        (None, "an object of the type NoneType cannot be read: give a file, a PIL image or an"),
+        (b"cat.jpg", "an object of the type bytes cannot be read"),
     ],
 )
 def test_an_unreadable_image_is_a_sentence(file, tmp_path, monkeypatch, images, says):

@@ -63,7 +63,8 @@ def export(
             difference = compare_features(partial, encoder, images, to)
         say(_describe_files(folder, FORMATS[to].file))
         say(f"{encoder.dim:,} features of {_describe_input(encoder)}")
-        say(network.how_to_load(folder, to))
+        for line in network.how_to_load(folder, to, encoder.image_size):
+            say(line)
         shown = f"{difference:.1e}" if difference else "0"
         say(f"largest difference {shown} on {len(images)} images of {dataset}")
     return folder

@@ -9,6 +9,7 @@ from typing import Any
 
 from smi.errors import UserError
 from smi.nn.encoders import SMALL_RESNET, STEM_SHAPES, Stem, is_import_path, stem_of, timm_terms
+from smi.nn.weights import LOCAL_SCHEME
 from smi.runs.encoder import Pretrained
 
 SCRIPT = "load.py"
@@ -117,25 +118,41 @@ class Network:
             ]
         return lines
 
-    def how_to_load(self, folder: Path, to: str) -> str:
-        """Return one line that explains how to load the export."""
+    def how_to_load(self, folder: Path, to: str, size: int) -> list[str]:
+        """Return Python code that loads the export and prepares its input.
+
+        size: pixels per side of the input.
+        """
         file = literal(str(folder / FORMATS[to].file))
+        script = f"runpy.run_path({literal(str(folder / SCRIPT))})"
         if to == "safetensors":
-            return f"smi.load({literal(str(folder))}); without smi, call load() in its load.py"
+            encoder = f"encoder = smi.load({literal(str(folder))})"
+            return [f"{encoder}  # has encoder.transform; load.py does both without smi"]
         if to == "onnx":
-            return f"onnxruntime.InferenceSession({file}): images [batch, 3, S, S] to features"
+            model = f"onnxruntime.InferenceSession({file})"
+            return [
+                f'x = {script}["preprocess"](image)  # float32 [1, 3, {size}, {size}]',
+                f'h = {model}.run(None, {{"images": x}})[0]  # any batch [N, 3, {size}, {size}]',
+            ]
         if self.stem != "standard":
-            return (
-                f"{to} has no {self.stem} stem: call load() in {folder / SCRIPT}, which builds "
-                f"the network with {to}, replaces its stem and loads the weights"
-            )
+            return [
+                f'model = {script}["load"]()  # {to} has no {self.stem} stem; load.py puts it in',
+                f'transform = {script}["preprocess"]  # a PIL image to [1, 3, {size}, {size}]',
+            ]
         if to == "torchvision":
-            return (
-                f"model.load_state_dict(torch.load({file}, weights_only=True)), where model is "
-                f"torchvision.models.{self.name}() without its fc"
-            )
-        arguments = [literal(self.name), "num_classes=0", f"checkpoint_path={file}"]
-        return f"timm.create_model({', '.join([*arguments, *self._keywords()])})"
+            return [
+                *self.code(to),
+                f"model.load_state_dict(torch.load({file}, weights_only=True))",
+                "model.eval()",
+                f'transform = {script}["preprocess"]  # a PIL image to [1, 3, {size}, {size}]',
+            ]
+        source = literal(f"{LOCAL_SCHEME}{folder}")
+        config = "timm.data.resolve_model_data_config(model)"
+        return [
+            f"model = timm.create_model({source}, pretrained=True).eval()",
+            f"transform = timm.data.create_transform(**{config})  # an RGB image to "
+            f"[3, {size}, {size}]",
+        ]
 
     def _keywords(self) -> list[str]:
         return [f"{name}={literal(value)}" for name, value in self.arguments.items()]

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from smi.distributed import join
 from smi.losses.numerics import (
-    check_finite,
     check_positive,
+    check_weights,
     float32_island,
     gram,
     off_diagonal,
@@ -69,7 +69,7 @@ def barlow_twins_loss(
     in float32, or in float64 if an input is, also under autocast.
     """
     check_positive(eps=eps)
-    check_finite(redundancy_weight=redundancy_weight)
+    check_weights(redundancy_weight=redundancy_weight)
     with float32_island(z1, z2, *more) as zs:
         zs = [standardize_columns(join(z), eps) for z in zs]
         num_samples, dim = zs[0].shape

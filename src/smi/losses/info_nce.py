@@ -48,7 +48,7 @@ def info_nce_loss(
         positive = (query * key).sum(dim=1, keepdim=True) / temperature  # [N, 1]
         negative = product(query, negatives.T) / temperature  # [N, M]
         logits = torch.cat([positive, negative], dim=1)  # [N, 1 + M]
-        first = torch.zeros(len(logits), dtype=torch.long, device=logits.device)
+        first = torch.zeros(logits.shape[0], dtype=torch.long, device=logits.device)
         total = nn.functional.cross_entropy(logits, first)
         alignment = 1 / temperature - positive.mean()
         return Terms(total, alignment=alignment, uniformity=total - alignment)

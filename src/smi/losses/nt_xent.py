@@ -43,10 +43,11 @@ def nt_xent_loss(z1: Tensor, z2: Tensor, *, temperature: float = TEMPERATURE) ->
     with float32_island(z1, z2) as (z1, z2):
         z = torch.cat([unit_rows(join(z1)), unit_rows(join(z2))])  # [2N, K]
         similarity = gram(z) / temperature  # [2N, 2N]
+        size = z.shape[0]  # len(), and the offset of a diagonal, would fix it in torch.export
         similarity = similarity.masked_fill(
-            torch.eye(len(z), dtype=torch.bool, device=z.device), -torch.inf
+            torch.eye(size, dtype=torch.bool, device=z.device), -torch.inf
         )
-        partner = torch.arange(len(z), device=z.device).roll(len(z) // 2)
+        partner = torch.arange(size, device=z.device).roll(size // 2)
         total = nn.functional.cross_entropy(similarity, partner)
-        alignment = 1 / temperature - similarity.diagonal(len(z) // 2).mean()
+        alignment = 1 / temperature - similarity[: size // 2, size // 2 :].diagonal().mean()
         return Terms(total, alignment=alignment, uniformity=total - alignment)

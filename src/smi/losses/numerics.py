@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 
 @contextmanager
@@ -77,11 +78,11 @@ def check_share(**settings: float) -> None:
             raise ValueError(f"{name} must be between 0 and 1; got {value}.")
 
 
-def check_finite(**settings: float) -> None:
-    """Raise a ValueError for a setting that is NaN or infinite."""
+def check_weights(**settings: float) -> None:
+    """Raise a ValueError for a weight that is negative, NaN or infinite."""
     for name, value in settings.items():
-        if not math.isfinite(value):
-            raise ValueError(f"{name} must be finite; got {value}.")
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name} must be finite, 0 or more; got {value}.")
 
 
 # A row is not divided by less than this, so that gradients stay finite.
@@ -121,8 +122,23 @@ def bounded(logits: Tensor) -> Tensor:
 
 def off_diagonal(square: Tensor) -> Tensor:
     """Return the entries of a square matrix off its diagonal, without a copy: [K - 1, K]."""
-    size = len(square)
+    size = square.shape[0]  # len() would fix it when torch.export reads this
     return square.flatten()[:-1].view(size - 1, size + 1)[:, 1:] if size > 1 else square[:0]
+
+
+def is_transformed() -> bool:
+    """Return whether torch.func or forward-mode differentiation is at work."""
+    in_torch_func: bool = torch._C._are_functorch_transforms_active()
+    return in_torch_func or forward_ad._current_level >= 0
+
+
+def is_composed() -> bool:
+    """Return whether other parts of PyTorch read or transform the code: all but plain autograd.
+
+    These are torch.compile, torch.export, torch.func and forward-mode differentiation. They do not
+    take functions that write into given memory or that define their own backward pass as classes.
+    """
+    return torch.compiler.is_compiling() or is_transformed()
 
 
 class _Product(torch.autograd.Function):
@@ -141,18 +157,55 @@ class _Product(torch.autograd.Function):
         return grad_a, grad_b
 
 
+class _TransformableProduct(torch.autograd.Function):
+    """Compute `_Product` inside torch.func and forward-mode differentiation.
+
+    It is slower to call than `_Product`, and torch.compile cannot read it.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(a: Tensor, b: Tensor) -> Tensor:
+        return a @ b
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        gradients: tuple[Tensor | None, Tensor | None] = _Product.backward(ctx, grad)
+        return gradients
+
+    @staticmethod
+    def jvp(ctx: Any, tangent_a: Tensor | None, tangent_b: Tensor | None) -> Tensor | None:
+        a, b = ctx.saved_tensors
+        parts = []
+        if tangent_a is not None:
+            parts.append(product(tangent_a, b))
+        if tangent_b is not None:
+            parts.append(product(a, tangent_b))
+        return sum(parts[1:], parts[0]) if parts else None
+
+
 def product(a: Tensor, b: Tensor) -> Tensor:
     """Return a @ b in full precision, also when `backward` is called inside autocast.
 
     Autocast would otherwise change the products of the backward pass.
     """
+    compiling = torch.compiler.is_compiling()
+    function = _Product if compiling or not is_transformed() else _TransformableProduct
     with torch.autocast(a.device.type, enabled=False):
-        result: Tensor = _Product.apply(a, b)
+        result: Tensor = function.apply(a, b)
     return result
 
 
 def gram(u: Tensor) -> Tensor:
     """Return all inner products between the rows of `u`: [N, N]."""
+    if is_composed():
+        return product(u, u.T)
     result: Tensor = _Gram.apply(u)
     return result
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from smi.losses.numerics import (
     MIN_SCALE,
     float32_island,
+    is_composed,
     off_diagonal,
     peak,
     product,
@@ -49,7 +50,12 @@ GPU_TILE_SIZE = 4096  # 67 MB for each matrix of a tile
 
 
 class SMILoss(nn.Module):
-    """Wrap `smi_loss`: `SMILoss()(z1, z2)` is the scalar to minimise; more views work too."""
+    """Wrap `smi_loss`: `SMILoss()(z1, z2)` is the scalar to minimise; more views work too.
+
+    It is a sum over the N samples, as published, not a mean: random embeddings of 256 samples give
+    about 114 where NT-Xent, a mean, gives about 6. `reduction="mean"` divides it by N, and its
+    gradient too. Adam hardly notices that factor; SGD needs N times the learning rate.
+    """
 
     def __init__(
         self,
@@ -92,13 +98,16 @@ def smi_loss(
         so a number means something else in a batch of another size.
     target, shift: the zero of logcosh, for a sample's own views and for different samples.
     eps: keeps the dependency finite at a correlation of 1.
-    reduction: "sum" as published, or "mean", which divides by N.
+    reduction: "sum" over the N samples as published, or "mean", which divides value and gradient
+        by N. Losses of other methods are means, so the sum looks large beside them: 256 random
+        samples give about 114, and NT-Xent gives about 6.
 
     W devices: the mean of W local losses. No collective is needed beyond the averaging of gradients
     by DDP.
 
     Memory beyond inputs and gradients does not grow with N^2. The loss is differentiable twice
-    (through `smi_loss_plain`). Inside torch.compile it is `smi_loss_plain`, whose memory does grow.
+    (through `smi_loss_plain`). Inside torch.compile, torch.export, torch.func (grad, vmap, jvp) and
+    forward-mode differentiation it is `smi_loss_plain`, whose memory does grow.
 
     The dependency is even in the correlation: an anti-correlated pair of views counts as aligned. A
     row without variance (a spread within the rounding of its largest coordinate, or of 1e-30) has
@@ -156,8 +165,10 @@ class _Options(NamedTuple):
                 f"got {self.target} and {self.shift}."
             )
         weight = self.redundancy_weight
-        if weight != "auto" and (isinstance(weight, str) or not math.isfinite(weight)):
-            raise ValueError(f"redundancy_weight must be finite or 'auto'; got {weight!r}.")
+        if weight != "auto" and (isinstance(weight, str) or not 0 <= weight < math.inf):
+            raise ValueError(
+                f"redundancy_weight must be 'auto' or finite, 0 or more; got {weight!r}."
+            )
 
     @property
     def weight(self) -> float:
@@ -190,8 +201,9 @@ def _check(views: tuple[Tensor, ...], options: _Options) -> None:
 def _plain(views: tuple[Tensor, ...], options: _Options) -> Terms:
     _check(views, options)
     with float32_island(*views) as zs:
-        options = options.in_batch(len(zs[0]))
-        per = options.per(len(zs[0]))
+        num_samples = zs[0].shape[0]  # len() would fix it when torch.export reads this
+        options = options.in_batch(num_samples)
+        per = options.per(num_samples)
         us = [_standardize(z) for z in zs]
         alignment = redundancy = zs[0].new_zeros(())
         for a, b in combinations_with_replacement(range(len(us)), 2):
@@ -245,7 +257,7 @@ def _flat(z: Tensor) -> float:
 
 
 def _fused(views: tuple[Tensor, ...], options: _Options) -> Terms:
-    if torch.compiler.is_compiling():  # the compiler fuses the plain path, and cannot read this one
+    if is_composed():
         return _plain(views, options)
     _check(views, options)
     with float32_island(*views) as zs:

@@ -104,7 +104,7 @@ def swav_loss(
                 torch.cat([views[v], *earlier[v : v + 1]]),
                 epsilon=epsilon,
                 num_iterations=num_iterations,
-            )[: len(views[v])]
+            )[: views[v].shape[0]]
             total = total - sum(
                 (code * p).sum(dim=1).mean() for w, p in enumerate(predictions) if w != v
             )
@@ -125,7 +125,7 @@ def sinkhorn(
     check_positive(epsilon=epsilon)
     if num_iterations < 1:
         raise ValueError(f"Sinkhorn needs one iteration or more; got {num_iterations}.")
-    with float32_island(scores) as (scores,):
+    with float32_island(scores.detach()) as (scores,):  # forward mode ignores no_grad
         q = join(bounded(scores / epsilon))
         for _ in range(num_iterations):
             q = q - q.logsumexp(dim=0)

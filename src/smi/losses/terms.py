@@ -1,6 +1,10 @@
 """Return a loss as named, already weighted terms and their total."""
 
+from collections.abc import Iterable
+from typing import Any
+
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 
 class Terms(dict[str, Tensor]):
@@ -21,3 +25,21 @@ class Terms(dict[str, Tensor]):
             raise AttributeError(
                 f"this loss has no term {name!r}; its terms are {', '.join(self)}"
             ) from None
+
+
+def _flatten(terms: Terms) -> tuple[list[Any], tuple[str, ...]]:
+    return [terms.total, *terms.values()], tuple(terms)
+
+
+def _unflatten(values: Iterable[Any], names: tuple[str, ...]) -> Terms:
+    total, *parts = values
+    terms = Terms.__new__(Terms)  # vmap also builds trees of other things than tensors
+    terms.update(zip(names, parts, strict=True))
+    terms.total = total
+    return terms
+
+
+# So that a function which returns terms can be given to torch.func and torch.export.
+pytree.register_pytree_node(
+    Terms, _flatten, _unflatten, serialized_type_name="smi.losses.terms.Terms"
+)

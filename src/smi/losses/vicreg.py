@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from smi.distributed import join
 from smi.losses.numerics import (
-    check_finite,
     check_positive,
+    check_weights,
     float32_island,
     gram,
     off_diagonal,
@@ -86,7 +86,7 @@ def vicreg_loss(
     float32, or in float64 if an input is, also under autocast.
     """
     check_positive(eps=eps)
-    check_finite(
+    check_weights(
         invariance_weight=invariance_weight,
         variance_weight=variance_weight,
         covariance_weight=covariance_weight,

@@ -1,7 +1,8 @@
 """Load a trained encoder: of a run, from a file of weights, or one that timm publishes.
 
 encoder = load("runs/mine")                        # or "encoder.safetensors", "timm:resnet18"
-h = encoder(encoder.transform("cat.jpg"))          # [1, F]
+h = encoder(encoder.transform(["cat.jpg"]))        # [1, F]
+dataset = ImageFolder("photos", transform=encoder.transform)
 """
 
 import hashlib
@@ -12,11 +13,14 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
+from torch.utils.data import get_worker_info
 
 from smi.data import DATASET_NAMES
 from smi.data.decoder import FORMATS, ValueRange, decode, planes
@@ -48,6 +52,8 @@ from smi.seeds import derive
 from smi.terminal import announce, printable
 from smi.views.normalisation import KEPT_SHARE, normalise
 from smi.views.policies import Triple
+
+OneImage = str | Path | Image.Image | NDArray[Any]
 
 # The names that `smi export` gives to its files for safetensors and for timm.
 WEIGHTS = ("encoder.safetensors", "model.safetensors")
@@ -107,22 +113,30 @@ class Pretrained(Encoder):
         self.root = root
         self.eval()
 
-    def transform(
-        self, images: "str | Path | Image.Image | Tensor | Sequence[str | Path | Image.Image]"
-    ) -> Tensor:
-        """Return images as evaluation reads them: float [N, 3, S, S].
+    def transform(self, images: OneImage | Tensor | Sequence[OneImage]) -> Tensor:
+        """Return one image as evaluation reads it: float [3, S, S]. Several are [N, 3, S, S].
 
-        images: files, PIL images, or uint8 [N, 3, H, H] or [3, H, H]. A single image becomes a
-        batch of 1. Files and larger images are cropped at their centre (`normalise`).
+        dataset = ImageFolder("photos", transform=encoder.transform)
+
+        images: a file, a PIL image, an array [H, W] or [H, W, 3], or a uint8 tensor [3, H, H];
+        several as a list, an array [N, H, W, 3] or a uint8 tensor [N, 3, H, H]. Files and larger
+        images are cropped at their centre (`normalise`).
+
+        The result is on the device of the encoder, but on the CPU inside a DataLoader's worker.
         """
         if isinstance(images, Tensor):
+            several = images.ndim == 4
             pixels = _check_pixels(images)
         else:
-            sequence = [images] if isinstance(images, str | Path | Image.Image) else images
+            several = _are_several(images)
+            sequence = cast(Sequence[OneImage], images if several else [images])
             pixels = torch.stack(
                 [square(image, self.resolution, self.value_range) for image in sequence]
             )
-        return normalise(pixels.to(device_of(self, None)), self.mean, self.std, self.image_size)
+        if get_worker_info() is None:  # a forked worker cannot use CUDA
+            pixels = pixels.to(device_of(self, None))
+        x = normalise(pixels, self.mean, self.std, self.image_size)
+        return x if several else x[0]
 
     def off_the_shelf(self) -> "Pretrained | None":
         """Load the weights that the run of this encoder started from; None if from scratch."""
@@ -210,9 +224,7 @@ def load(source: str | Path, *, student: bool = False, trust: bool = False) -> P
     return _load_file(path, trust=trust)
 
 
-def square(
-    image: "str | Path | Image.Image", resolution: int, value_range: ValueRange | None = None
-) -> Tensor:
+def square(image: OneImage, resolution: int, value_range: ValueRange | None = None) -> Tensor:
     """Resize the shorter side of an image and crop the centre: uint8 [3, S, S].
 
     The pixels equal those of a store that decodes the same file.
@@ -220,15 +232,50 @@ def square(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about metadata that are not used
-            if isinstance(image, Image.Image):
+            if isinstance(image, np.ndarray):
+                bands = planes(_picture(image), resolution, value_range)
+            elif isinstance(image, Image.Image):
                 bands = planes(_copy_undecoded(image), resolution, value_range)
-            else:
+            elif isinstance(image, str | Path):
                 bands = decode(str(expand(image)), resolution, value_range)[0]
+            else:
+                raise TypeError("give a file, a PIL image or an array [H, W, 3]")
     except Exception as error:  # a damaged file can fail anywhere in its decoder
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise UserError(f"{printable(str(image))} cannot be read: {printable(reason)}") from error
+        raise UserError(f"{_describe(image)} cannot be read: {printable(reason)}") from error
     pixels = torch.frombuffer(bytearray(b"".join(bands)), dtype=torch.uint8)
     return pixels.view(3, resolution, resolution)
+
+
+def _are_several(images: object) -> bool:
+    """Return whether this is a list of images, not one; raise a UserError for an empty list."""
+    if isinstance(images, np.ndarray):
+        several = images.ndim == 4
+    else:
+        several = isinstance(images, Sequence) and not isinstance(images, str | bytes)
+    if several and len(cast(Sequence[Any], images)) == 0:
+        raise UserError("there is no image to transform: the list is empty")
+    return several
+
+
+def _picture(array: NDArray[Any]) -> Image.Image:
+    """Return an array [H, W] or [H, W, channels] as a PIL image."""
+    channels = array.shape[2] if array.ndim == 3 else 1
+    if array.ndim not in (2, 3) or channels not in (1, 3, 4) or array.size == 0:
+        raise ValueError("arrays are [H, W] or [H, W, 3]; channels come first in tensors only")
+    return Image.fromarray(array[..., 0] if array.ndim == 3 and channels == 1 else array)
+
+
+def _describe(image: object) -> str:
+    """Name an image in an error: its path, or the type and size of its data."""
+    if isinstance(image, str | Path):
+        return printable(str(image))
+    if isinstance(image, Image.Image):
+        return f"a PIL image ({image.mode}, {image.width} × {image.height} pixels)"
+    if isinstance(image, np.ndarray | Tensor):
+        kind = "array" if isinstance(image, np.ndarray) else "tensor"
+        return f"the {kind} of {str(image.dtype).removeprefix('torch.')} {list(image.shape)}"
+    return f"an object of the type {type(image).__name__}"
 
 
 def _check_pixels(images: Tensor) -> Tensor:
@@ -254,7 +301,23 @@ def _copy_undecoded(image: Image.Image) -> Image.Image:
 
 
 def _load_run(run: Run, *, student: bool) -> Pretrained:
-    """Load the encoder of a run's last checkpoint."""
+    """Load the best encoder of a run, if it keeps one, or that of its last checkpoint."""
+    run.encoder_settings()  # damage to config.yaml is said before anything else
+    if run.best.is_file() and not student:
+        best = _load_file(run.best)
+        share = {name: best.about[name] for name in ("share",) if name in best.about}
+        return _of_run(run, best, best.about.get("step", 0), share)
+    return load_checkpoint(run, run.state(), student=student)
+
+
+def load_checkpoint(run: Run, state: Mapping[str, Any], *, student: bool = False) -> Pretrained:
+    """Load the encoder of one checkpoint of a run."""
+    beside = {"student": True} if student and run.exported_encoder != "encoder" else {}
+    return _of_run(run, run.build_encoder(state, student=student), state["step"], beside)
+
+
+def _of_run(run: Run, encoder: Encoder, step: int, more: Mapping[str, Any]) -> Pretrained:
+    """Add the preprocessing and the origin of a run to its encoder. more: entries of `about`."""
     config = run.config
     settings = run.encoder_settings()
     mean, std = run.normalization
@@ -273,23 +336,16 @@ def _load_run(run: Run, *, student: bool) -> Pretrained:
         "method": config["method"]["name"],
         "data": config["data"]["source"],
         "seed": config["seed"],
+        **more,
+        "step": step,
+        "epoch": run.epoch(step),
     }
-    if student and run.exported_encoder != "encoder":
-        about["student"] = True
-    if run.best.is_file() and not student:
-        best = _load_file(run.best)
-        encoder: Encoder = best
-        step = best.about.get("step", 0)
-        about |= {name: best.about[name] for name in ("share",) if name in best.about}
-    else:
-        state = run.state()
-        encoder, step = run.encoder(state, student=student), state["step"]
     return Pretrained(
         encoder,
         settings=settings,
         **preprocessing,
         source=run.folder,
-        about=about | {"step": step, "epoch": run.epoch(step)},
+        about=about,
         root=facts.root,
     )
 

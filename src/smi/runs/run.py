@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from smi.config.schema import Config
     from smi.data import BadFile
     from smi.nn import Encoder
+    from smi.runs.encoder import Pretrained
 
 CONFIG = "config.yaml"
 START = "start.safetensors"
@@ -134,7 +135,7 @@ class Run:
 
     run = Run("runs/mine")
     run.config, run.facts, run.metrics(), run.probes()
-    encoder = run.encoder()      # a network in eval mode
+    encoder = run.encoder()      # a network in eval mode, with encoder.transform
     """
 
     def __init__(self, folder: Source):
@@ -400,18 +401,24 @@ class Run:
 
     def encoder(
         self, state: Mapping[str, Any] | None = None, *, student: bool = False
-    ) -> "Encoder":
-        """Build the encoder in eval mode, with the weights of `state` or the last checkpoint.
+    ) -> "Pretrained":
+        """Load the encoder in eval mode, with the weights of `state` or the last checkpoint.
 
-        Its input is normalised as `normalization` says. student: the encoder that the optimizer
-        trains, also where the method exports another one, as DINO does.
+        Its `transform` makes its input. student: the encoder that the optimizer trains, also where
+        the method exports another one, as DINO does.
         """
+        from smi.runs.encoder import load_checkpoint
+
+        return load_checkpoint(self, self.state() if state is None else state, student=student)
+
+    def build_encoder(self, state: Mapping[str, Any], *, student: bool = False) -> "Encoder":
+        """Build the encoder of a checkpoint in eval mode, without its preprocessing."""
         from smi.nn import create_encoder
         from smi.nn.encoders import require_size
         from smi.runs.checkpoint import does_not_fit
 
         settings = self.encoder_settings()
-        weights = (self.state() if state is None else state)["method"]
+        weights = state["method"]
         prefix = "encoder." if student else f"{self.exported_encoder}."
         own = {
             name.removeprefix(prefix): tensor
