@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from smi import __version__
 from smi.errors import TrainingError, UserError
 from smi.imports import trust
-from smi.terminal import say, suggest
+from smi.terminal import printable_json, say, suggest
 
 MAX_NUMBER = 10**15  # of images, steps and the like
 Option = tuple[str, dict[str, Any]]  # a flag or a name, and its arguments for argparse
@@ -388,13 +388,62 @@ COMMANDS = (
         ),
     ),
     Command(
+        "classify",
+        "smi.inference.classify:classify",
+        "train a classifier on labelled images, then label images with it",
+        "With --data, train a classifier on labelled images and keep it in the folder --out: a "
+        "linear classifier on frozen features or the fine-tuned encoder, whichever is better on "
+        "images that are kept apart. Without --data, label images with the classifier in SOURCE: "
+        "CSV with a confidence for each label, a calibrated probability.",
+        (
+            option(
+                "source",
+                "SOURCE",
+                "to train: a run's folder, an encoder file, an exported folder or timm:NAME; to "
+                "label: the folder of a classifier",
+            ),
+            option("images", "IMAGES", "image files, folders or other sources to label", nargs="*"),
+            option(
+                "--data",
+                "NAME|PATH|URL",
+                "labelled images to train on, such as a folder with one folder per class; several "
+                "by repeating it",
+                action="append",
+            ),
+            option(
+                "--out",
+                "DIR|FILE",
+                "to train: the classifier's folder; to label: FILE.csv or FILE.json instead of "
+                "the terminal",
+                type=Path,
+            ),
+            option(
+                "--epochs",
+                "E",
+                "epochs of fine-tuning; 0 skips it (default: 20, or those that fit into ten "
+                "minutes)",
+                type=number,
+            ),
+            option(
+                "--seed",
+                "S",
+                "seed of the images kept apart and of fine-tuning",
+                type=number,
+                default=0,
+            ),
+            TRUST,
+            JSON,
+            *RUNTIME,
+        ),
+    ),
+    Command(
         "export",
         "smi.inference.export:export",
         "export the encoder for other libraries: safetensors, timm, torchvision, ONNX",
         "Write the encoder with its preprocessing, load it with the other library, and compare "
-        "the two on real images.",
+        "the two on real images. A classifier becomes one ONNX file, with its encoder.",
         (
-            ENCODER,
+            option("source", "RUN", "a run's folder, an encoder file, timm:NAME, or a classifier"),
             option("--to", "FORMAT", "safetensors, timm, torchvision or onnx", required=True),
             option("--out", "DIR", "folder to create (default: RUN/export/FORMAT)", type=Path),
             option("--data", "NAME|PATH", "images to compare on (default: those of pretraining)"),
@@ -658,7 +707,8 @@ def show(result: Any, form: str) -> None:
     if isinstance(result, str):
         say(result)
     elif form == "json" and hasattr(result, "plain"):
-        say(json.dumps(result.plain(), indent=2, ensure_ascii=False, allow_nan=False))
+        text = json.dumps(result.plain(), indent=2, ensure_ascii=False, allow_nan=False)
+        say(printable_json(text))
     elif form in ("markdown", "csv"):
         say(getattr(result, form)().rstrip("\n"))
     elif hasattr(result, "text"):

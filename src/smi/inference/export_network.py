@@ -117,13 +117,13 @@ class Network:
             ]
         return lines
 
-    def how_to_load(self, folder: Path, to: str) -> str:
+    def how_to_load(self, folder: Path, to: str, output: str) -> str:
         """Return one line that explains how to load the export."""
         file = literal(str(folder / FORMATS[to].file))
         if to == "safetensors":
             return f"smi.load({literal(str(folder))}); without smi, call load() in its load.py"
         if to == "onnx":
-            return f"onnxruntime.InferenceSession({file}): images [batch, 3, S, S] to features"
+            return f"onnxruntime.InferenceSession({file}): images [batch, 3, S, S] to {output}"
         if self.stem != "standard":
             return (
                 f"{to} has no {self.stem} stem: call load() in {folder / SCRIPT}, which builds "
