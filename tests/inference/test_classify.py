@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+import runpy
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -92,21 +94,15 @@ def rows_of(text: str) -> list[dict[str, str]]:
 
 
 def test_the_commands_train_and_label_as_python_does(place, tmp_path, command):
-    result = start(
-        "classify",
-        str(place / "encoder.safetensors"),
-        "--data",
-        str(place / "digits"),
-        "--out",
-        "deep/mine",
-        "--epochs",
-        "1",
+    code, out, err = command(
+        *("classify", str(place / "encoder.safetensors"), "--data", str(place / "digits")),
+        *("--out", "deep/mine", "--epochs", "1"),
     )
-    assert result.returncode == 0, result.stderr
-    decoding, tuning = result.stderr.splitlines()
+    assert code == 0, err
+    decoding, tuning = err.splitlines()
     assert decoding.startswith("decoding 80 images")
     assert tuning.startswith("fine-tuning for 1 epoch, about ")
-    scores, files, use = result.stdout.splitlines()
+    scores, files, use = out.splitlines()
     assert " frozen and " in scores
     assert "on 16 of 80 images that were kept apart (a fifth of each class" in scores
     assert files.startswith("deep/mine: classifier.safetensors (")
@@ -159,7 +155,7 @@ def test_training_prints_json_too(place, command):
     assert {name: stored[name] for name in plain} == plain
     assert plain["scores"]["skipped"] == "it was not asked for (--epochs 0)"
     assert plain["classes"] == sorted(WORDS)
-    assert stored["made"]["versions"]["torch"] == torch.__version__
+    assert stored["made"]["versions"]["torch"] == torch.__version__.partition("+")[0]
 
 
 def test_images_of_any_source_in_the_order_of_the_command(place, tmp_path, command):
@@ -201,7 +197,7 @@ def test_the_frozen_classifier_is_that_of_scikit_learn(place, tmp_path):
         return h.double().numpy(), np.array([path.parent.name for path in paths])
 
     h, labels = read("train")
-    mean, std = h.mean(0), h.std(0)
+    mean, std = h.mean(0), np.where(h.std(0) > 0, h.std(0), 1)
     oracle = LogisticRegression(C=1 / (scores["l2"] * len(h)), max_iter=10_000, tol=1e-8)
     oracle.fit((h - mean) / std, labels)
     assert tuple(oracle.classes_) == classifier.classes
@@ -215,8 +211,9 @@ def test_the_frozen_classifier_is_that_of_scikit_learn(place, tmp_path):
     assert scores["accuracy"] == pytest.approx(accuracy)
 
 
-def test_fine_tuning_is_kept_where_it_is_better(place, tmp_path):
+def test_fine_tuning_is_kept_where_it_is_better(tmp_path, monkeypatch):
     """The network sees only grey, so only training it can tell the colours apart."""
+    monkeypatch.setattr("smi.imports._named", {"support.homemade.Net"})
     net = create_encoder("support.homemade.Net", image_size=8)
     with torch.no_grad():
         weight = net.network.conv.weight
@@ -295,7 +292,7 @@ def test_calibration_lowers_or_keeps_the_held_out_log_loss(place):
     [
         (("ENCODER", "--data", "flat", "--out", "x"), "have no labels"),
         (("ENCODER", "--data", "one", "--out", "x"), "have no labels"),
-        (("ENCODER", "--data", "same", "--out", "x"), "are of one class (a)"),
+        (("ENCODER", "--data", "same.npz", "--out", "x"), "are of one class (7)"),
         (("ENCODER", "--data", "few", "--out", "x"), "has only one image of b"),
         (("ENCODER", "--data", "unseen", "--out", "x"), "has no training images of c"),
         (("ENCODER", "--data", "bad", "--out", "x"), "cannot be read as images"),
@@ -319,13 +316,15 @@ def test_calibration_lowers_or_keeps_the_held_out_log_loss(place):
 def test_a_mistake_is_one_sentence(place, tmp_path, command, words, sentence):
     for i in range(4):
         draw(tmp_path / "flat" / f"{i}.png", i)
-        for folder in ("one/a", "same/train/a", "same/val/a", "few/a", "bad/a", "bad/b"):
+        for folder in ("one/a", "few/a", "bad/a", "bad/b"):
             draw(tmp_path / folder / f"{i}.png", i)
         for folder in ("unseen/train/a", "unseen/train/b", "unseen/val/a", "unseen/val/c"):
             draw(tmp_path / folder / f"{i}.png", i)
         Path(f"bad/a/x{i}.png").write_bytes(b"nothing")
     draw(tmp_path / "few" / "b" / "0.png", 0)
     Path("broken.png").write_bytes(b"nothing")
+    black = np.zeros((20, 8, 8), dtype=np.uint8)
+    np.savez("same.npz", images=black, labels=np.full(20, 7))
     places = {
         "ENCODER": str(place / "encoder.safetensors"),
         "CLASSIFIER": str(place / "classifier"),
@@ -334,8 +333,9 @@ def test_a_mistake_is_one_sentence(place, tmp_path, command, words, sentence):
     names = names_in(tmp_path)
     code, out, err = command("classify", *(places.get(word, word) for word in words))
     assert (code, out) == (2, "")
-    assert len(err.splitlines()) == 1, err
-    assert sentence in err
+    error = [line for line in err.splitlines() if not line.startswith("decoding")]
+    assert len(error) == 1, err
+    assert sentence in error[0]
     assert names_in(tmp_path) == names
 
 
@@ -370,7 +370,7 @@ def test_a_second_training_replaces_the_first(place, tmp_path):
 
 
 def test_hostile_names_are_escaped(place, tmp_path, command):
-    words = ("=cmd|' /C calc'!A0", "@evil\x1b[31m\x9b", "-1+1,\n2", "+x\u202e")
+    words = ("=cmd|' calc'!A0", "@evil\x1b[31m\x9b", "-1+1,\n2", "+x\u202e")
     write_digits(tmp_path / "labelled", 0, 6, words)
     code, out, err = command(
         *("classify", str(place / "encoder.safetensors"), "--data", "labelled"),
@@ -477,7 +477,7 @@ def test_changed_weights_are_refused(place, tmp_path):
 # --------------------------------------------------------------------------------------------- ONNX
 
 
-def test_onnx_is_one_file_that_equals_pytorch(place, tmp_path, command):
+def test_onnx_is_one_file_that_equals_pytorch(place, tmp_path, command, capsys, monkeypatch):
     shutil.copytree(place / "classifier", tmp_path / "mine")
     code, out, err = command("export", "mine", "--to", "onnx")
     assert (code, err) == (0, "")
@@ -498,16 +498,10 @@ def test_onnx_is_one_file_that_equals_pytorch(place, tmp_path, command):
     assert about["classes"] == sorted(WORDS)
     assert (about["mean"], about["std"]) == ([0, 0, 0], [1, 1, 1])  # the network normalises
 
-
-def test_the_script_of_an_export_labels_images(place, tmp_path, capsys, monkeypatch):
-    import runpy
-    import sys
-
-    folder = smi.export(place / "classifier", to="onnx", out=tmp_path / "onnx", quiet=True)
     image = place / "new" / "two" / "01.png"
     monkeypatch.setattr(sys, "argv", ["load.py", str(image)])
     runpy.run_path(str(folder / "load.py"), run_name="__main__")
-    (label,), (confidence,) = load_classifier(place / "classifier").predict(image)
+    (label,), (confidence,) = classifier.predict(image)
     printed, _, number = capsys.readouterr().out.strip().rpartition(" ")
     assert printed == f"{image}: {label!r}"
     assert float(number) == pytest.approx(confidence, abs=2e-4)
