@@ -624,7 +624,7 @@ def main() -> None:
     root = parser()
     words, settings = split_settings(sys.argv[1:], root)
     arguments, unknown = root.parse_known_args(words)
-    if unknown:
+    if unknown and not take_rest(arguments, unknown):
         arguments.parser.refuse(unknown)
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may hold letters it cannot print
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -649,6 +649,15 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt as interrupt:
         sys.exit(getattr(interrupt, "exit_code", 130))
+
+
+def take_rest(arguments: argparse.Namespace, words: list[str]) -> bool:
+    """Add words behind an option to the command's list of names, which argparse has closed."""
+    lists = [name for name, about in arguments.command.options if about.get("nargs") == "*"]
+    if not lists or any(word.startswith("-") for word in words):
+        return False
+    getattr(arguments, lists[0]).extend(words)
+    return True
 
 
 def run(arguments: argparse.Namespace, settings: dict[str, str]) -> None:

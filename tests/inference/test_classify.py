@@ -133,7 +133,7 @@ def test_the_commands_train_and_label_as_python_does(place, tmp_path, command):
 
 def test_json_and_files(place, command):
     image = str(place / "new" / "one" / "00.png")
-    code, out, err = command("classify", str(place / "classifier"), image, "--json")
+    code, out, err = command("classify", str(place / "classifier"), "--json", image)
     assert (code, err) == (0, "")
     (row,) = json.loads(out)
     assert row["file"] == image
@@ -298,7 +298,7 @@ def test_calibration_lowers_or_keeps_the_held_out_log_loss(place):
         (("ENCODER", "--data", "bad", "--out", "x"), "cannot be read as images"),
         (("ENCODER", "--data", "nowhere", "--out", "x"), "there is no dataset or folder"),
         (("ENCODER", "--data", "SPLIT"), "name the folder of the classifier"),
-        (("ENCODER", "--data", "SPLIT", "--out", "flat"), "is not the folder of a classifier"),
+        (("ENCODER", "--data", "SPLIT", "--out", "flat"), "exists and is not a classifier"),
         (("ENCODER", "--data", "SPLIT", "--out", "flat/0.png"), "is a file"),
         (("ENCODER", "flat", "--data", "SPLIT", "--out", "x"), "not both"),
         (("CLASSIFIER", "--data", "SPLIT", "--out", "x"), "is a classifier already"),
@@ -358,11 +358,10 @@ def test_an_error_leaves_the_old_classifier_and_no_new_folder(place, tmp_path, m
 def test_a_second_training_replaces_the_first(place, tmp_path):
     out = tmp_path / "mine"
     shutil.copytree(place / "classifier", out)
-    (out / "export").mkdir()
     train(place, out, data="digits", epochs=0)
     assert load_classifier(out).protocol["kept apart"] == "a fifth of each class, drawn with seed 0"
-    (out / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="is not the folder of a classifier"):
+    (out / "export").mkdir()
+    with pytest.raises(UserError, match="holds export, which the new classifier would not fit"):
         train(place, out, epochs=0)
 
 

@@ -159,10 +159,8 @@ def _per_channel(values: Triple) -> Tensor:
 
 def is_classifier(source: str | Path) -> bool:
     """Return whether a source is the folder of a classifier, or its file."""
-    path = Path(source)
-    return (path.expanduser() / CLASSIFIER).is_file() or (
-        path.name == CLASSIFIER and path.expanduser().is_file()
-    )
+    path = expand(source)
+    return (path / CLASSIFIER).is_file() or (path.name == CLASSIFIER and path.is_file())
 
 
 def load_classifier(source: str | Path, *, trust: bool = False) -> Classifier:

@@ -37,7 +37,6 @@ from smi.seeds import derive
 from smi.terminal import Progress, announce, duration, printable
 
 SCORES = "scores.json"
-CLASSIFIER_FILES = {CLASSIFIER, SCORES, "export"}
 FROZEN, FINE_TUNED = "frozen", "fine-tuned"
 MAX_FINE_TUNING_SECONDS = 600  # unless the caller chooses the epochs
 MIN_FINE_TUNING_STEPS = 20  # fewer would not be worth their time
@@ -94,31 +93,38 @@ def train_classifier(
         encoder.to(runtime.choose_device())
         begin = time.perf_counter()
         with open_labelled(data, encoder, seed, runtime) as images:
-            # Images of more than 8 bits are scaled in the same way from now on.
-            encoder.value_range = encoder.value_range or images.train.value_range
-            digest = encoder.digest()
-            frozen = _fit_frozen(encoder, images)
-            tuned = _fine_tune(encoder, images, epochs, seed)
-        candidates = [frozen, *([tuned] if isinstance(tuned, Candidate) else [])]
-        # Equal accuracies keep the frozen features, which come first.
-        best = max(candidates, key=lambda candidate: candidate.accuracy)
-        scores = {candidate.way: candidate.plain() for candidate in candidates}
-        classifier = Classifier(
-            best.encoder,
-            best.head,
-            classes=images.classes,
-            temperature=best.temperature,
-            scores=scores | ({} if isinstance(tuned, Candidate) else {"skipped": tuned}),
-            protocol=_protocol(images, best, seed) | {"encoder": digest},
-            source=folder,
-            summary=_compare(best, candidates, images, tuned),
-        )
+            classifier = _train_both(encoder, images, epochs, seed)
         seconds = round(time.perf_counter() - begin, 1)
         with disk_errors(f"writing {folder}"):
             save_classifier(folder, classifier)
             write_json(folder / SCORES, _scores_file(classifier, seconds))
+    classifier.source = folder
     classifier.summary += f"\n{_describe_files(folder)}"
     return classifier
+
+
+def _train_both(
+    encoder: Pretrained, images: LabelledImages, epochs: int | None, seed: int
+) -> Classifier:
+    """Train in both ways and return the better classifier."""
+    protocol = {"encoder": encoder.digest(), **_protocol(images, seed)}
+    # Images of more than 8 bits are scaled in the same way from now on.
+    encoder.value_range = encoder.value_range or images.train.value_range
+    frozen = _fit_frozen(encoder, images)
+    tuned = _fine_tune(encoder, images, epochs, seed)
+    candidates = [frozen, *([tuned] if isinstance(tuned, Candidate) else [])]
+    # Equal accuracies keep the frozen features, which come first.
+    best = max(candidates, key=lambda candidate: candidate.accuracy)
+    scores = {candidate.way: candidate.plain() for candidate in candidates}
+    return Classifier(
+        best.encoder,
+        best.head,
+        classes=images.classes,
+        temperature=best.temperature,
+        scores=scores | ({} if isinstance(tuned, Candidate) else {"skipped": tuned}),
+        protocol={"kept": best.way, **protocol},
+        summary=_compare(best, candidates, images, tuned),
+    )
 
 
 @contextlib.contextmanager
@@ -127,8 +133,13 @@ def _claimed(folder: Path) -> Iterator[None]:
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: choose another --out")
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if names and (CLASSIFIER not in names or names - CLASSIFIER_FILES):
-        raise UserError(f"{folder} exists and is not the folder of a classifier: choose another")
+    if names and CLASSIFIER not in names:
+        raise UserError(f"{folder} exists and is not a classifier: choose another --out")
+    if foreign := sorted(names - {CLASSIFIER, SCORES}):  # also an export of the old classifier
+        raise UserError(
+            f"{folder} holds {printable(foreign[0])}, which the new classifier would not fit: move "
+            "it away or choose another --out"
+        )
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     with disk_errors(f"creating {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -149,9 +160,11 @@ def _fit_frozen(encoder: Pretrained, images: LabelledImages) -> Candidate:
     h, labels = _outputs(encoder, encoder, images.train, "features")
     apart_h, apart_labels = _outputs(encoder, encoder, images.apart, "features, kept apart")
     tried: dict[float, tuple[LinearClassifier, float]] = {}
-    for classifier in fit_each(h, labels, grid=L2_GRID, num_classes=len(images.classes)):
-        accuracy, _ = top_k(classifier.scores(apart_h), apart_labels)
-        tried[classifier.l2] = classifier, accuracy
+    with Progress("fitting", len(L2_GRID) * len(h), "images") as progress:
+        for classifier in fit_each(h, labels, grid=L2_GRID, num_classes=len(images.classes)):
+            accuracy, _ = top_k(classifier.scores(apart_h), apart_labels)
+            tried[classifier.l2] = classifier, accuracy
+            progress.advance(len(h))
     accuracies = [(l2, accuracy) for l2, (_, accuracy) in tried.items()]
     l2 = max(nearly_best(accuracies, len(apart_labels)))  # weaker ones overfit
     head = _as_head(tried[l2][0]).to(device_of(encoder, None))
@@ -268,24 +281,28 @@ def _time_epoch(task: Task, batches: Batches) -> float:
     part = Subset(task.train, torch.arange(min(len(task.train), NUM_TIMED_STEPS * num_images)))
     trial = replace(task, train=part)
     small = Batches(part, num_images, seed=0)
-    times = [time.perf_counter()]
     epochs = math.ceil(NUM_TIMED_STEPS / small.steps_per_epoch)
     network = new_network(trial, small)
-    for _ in train_epochs(
-        network, trial, small, epochs, lambda _: times.append(time.perf_counter())
-    ):
-        pass
-    steps = [after - before for before, after in pairwise(times[1:])]  # the first one warms up
+    times: list[float] = []
+    num_timed = epochs * small.steps_per_epoch * num_images
+    with Progress("timing fine-tuning", num_timed, "images") as progress:
+
+        def advance(amount: int) -> None:
+            times.append(time.perf_counter())
+            progress.advance(amount)
+
+        for _ in train_epochs(network, trial, small, epochs, advance):
+            pass
+    steps = [after - before for before, after in pairwise(times)]  # without the first one
     return min(steps) / num_images * batches.steps_per_epoch * batches.batch_size
 
 
 # ----------------------------------------------------------------------------------------- in words
 
 
-def _protocol(images: LabelledImages, best: Candidate, seed: int) -> dict[str, Any]:
-    """Return how the classifier was trained, ready for JSON."""
+def _protocol(images: LabelledImages, seed: int) -> dict[str, Any]:
+    """Return how classifiers are trained and chosen, ready for JSON."""
     return {
-        "kept": best.way,
         "data": images.name,
         "images": len(images.train),
         "images kept apart": len(images.apart),
