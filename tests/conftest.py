@@ -44,6 +44,7 @@ LONGEST = (
     "test_step",
     "test_distributed",
     "test_pixels",
+    "test_classify",
     "test_embed",
     "test_fake_cuda",
 )

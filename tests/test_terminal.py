@@ -1,5 +1,7 @@
 """Sentences, names and progress bars, and how a caller silences them."""
 
+import json
+
 import pytest
 
 from smi.terminal import (
@@ -9,6 +11,7 @@ from smi.terminal import (
     duration,
     is_quiet,
     printable,
+    printable_json,
     quietly,
     say,
     suggest,
@@ -101,3 +104,11 @@ def test_a_progress_bar_counts_on_a_terminal_unless_silenced(monkeypatch, capsys
     with quietly(), Progress("decoding", 4, "images") as progress:
         progress.advance(3)
     assert capsys.readouterr().err == ""
+
+
+def test_json_is_printable_and_means_the_same():
+    names = {"a\x1b[31m\n": ["\x9b", "\u202e", "\udcff", "é 日本 🦋", " \u2028"]}
+    text = printable_json(json.dumps(names, indent=2, ensure_ascii=False))
+    assert all(c.isprintable() or c == "\n" for c in text)
+    assert "é 日本 🦋" in text
+    assert json.loads(text) == names

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from smi.evaluation.evaluate import evaluate as evaluate
     from smi.health.diagnosis import diagnose as diagnose
     from smi.imports import trust as trust
+    from smi.inference.classifier import load_classifier as load_classifier
+    from smi.inference.classify import classify as classify
     from smi.inference.embed import embed as embed
     from smi.inference.export import export as export
     from smi.inference.neighbours import neighbours as neighbours
@@ -36,12 +38,14 @@ _MODULES = {
     "Run": "runs.run",
     "Runtime": "device",
     "SMILoss": "losses",
+    "classify": "inference.classify",
     "compare": "comparison.compare",
     "diagnose": "health.diagnosis",
     "embed": "inference.embed",
     "evaluate": "evaluation.evaluate",
     "export": "inference.export",
     "load": "runs.encoder",
+    "load_classifier": "inference.classifier",
     "neighbours": "inference.neighbours",
     "pretrain": "training.pretrain",
     "report": "reporting.report",

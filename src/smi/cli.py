@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from smi import __version__
 from smi.errors import TrainingError, UserError, sentence
 from smi.imports import trust
-from smi.terminal import say, suggest
+from smi.terminal import printable_json, say, suggest
 
 MAX_NUMBER = 10**15  # of images, steps and the like
 Option = tuple[str, dict[str, Any]]  # a flag or a name, and its arguments for argparse
@@ -388,13 +388,62 @@ COMMANDS = (
         ),
     ),
     Command(
+        "classify",
+        "smi.inference.classify:classify",
+        "train a classifier on labelled images, then label images with it",
+        "With --data, train a classifier on labelled images and keep it in the folder --out: a "
+        "linear classifier on frozen features or the fine-tuned encoder, whichever is better on "
+        "images that are kept apart. Without --data, label images with the classifier in SOURCE: "
+        "CSV with a confidence for each label, a calibrated probability.",
+        (
+            option(
+                "source",
+                "SOURCE",
+                "to train: a run's folder, an encoder file, an exported folder or timm:NAME; to "
+                "label: the folder of a classifier",
+            ),
+            option("images", "IMAGES", "image files, folders or other sources to label", nargs="*"),
+            option(
+                "--data",
+                "NAME|PATH|URL",
+                "labelled images to train on, such as a folder with one folder per class; several "
+                "by repeating it",
+                action="append",
+            ),
+            option(
+                "--out",
+                "DIR|FILE",
+                "to train: the classifier's folder; to label: FILE.csv or FILE.json instead of "
+                "the terminal",
+                type=Path,
+            ),
+            option(
+                "--epochs",
+                "E",
+                "epochs of fine-tuning; 0 skips it (default: 20, or those that fit into ten "
+                "minutes)",
+                type=number,
+            ),
+            option(
+                "--seed",
+                "S",
+                "seed of the images kept apart and of fine-tuning",
+                type=number,
+                default=0,
+            ),
+            TRUST,
+            JSON,
+            *RUNTIME,
+        ),
+    ),
+    Command(
         "export",
         "smi.inference.export:export",
         "export the encoder for other libraries: safetensors, timm, torchvision, ONNX",
         "Write the encoder with its preprocessing, load it with the other library, and compare "
-        "the two on real images.",
+        "the two on real images. A classifier becomes one ONNX file, with its encoder.",
         (
-            ENCODER,
+            option("source", "RUN", "a run's folder, an encoder file, timm:NAME, or a classifier"),
             option("--to", "FORMAT", "safetensors, timm, torchvision or onnx", required=True),
             option("--out", "DIR", "folder to create (default: RUN/export/FORMAT)", type=Path),
             option("--data", "NAME|PATH", "images to compare on (default: those of pretraining)"),
@@ -575,7 +624,7 @@ def main() -> None:
     root = parser()
     words, settings = split_settings(sys.argv[1:], root)
     arguments, unknown = root.parse_known_args(words)
-    if unknown:
+    if unknown and not take_rest(arguments, unknown):
         arguments.parser.refuse(unknown)
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may hold letters it cannot print
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -600,6 +649,15 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt as interrupt:
         sys.exit(getattr(interrupt, "exit_code", 130))
+
+
+def take_rest(arguments: argparse.Namespace, words: list[str]) -> bool:
+    """Add words behind an option to the command's list of names, which argparse has closed."""
+    lists = [name for name, about in arguments.command.options if about.get("nargs") == "*"]
+    if not lists or any(word.startswith("-") for word in words):
+        return False
+    getattr(arguments, lists[0]).extend(words)
+    return True
 
 
 def run(arguments: argparse.Namespace, settings: dict[str, str]) -> None:

@@ -6,6 +6,7 @@ with quietly(True):
 
 import contextlib
 import difflib
+import json
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from types import TracebackType
@@ -58,6 +59,11 @@ def announce_once(sentence: str) -> None:
 def printable_lines(text: str) -> str:
     """Escape what cannot be printed, except line breaks: names may hold any characters."""
     return "\n".join(map(printable, text.split("\n")))
+
+
+def printable_json(text: str) -> str:
+    """Escape what cannot be printed in JSON text, so that it still means the same."""
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
 def duration(seconds: float) -> str:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from smi.data import load
-from smi.data.sources import ARCHIVES, DATASET_NAMES, dataset_label, resolve_source
+from smi.data.sources import ARCHIVES, DATASET_NAMES, Source, dataset_label, resolve_source
 from smi.errors import UserError
 from support.pictures import Draw
 
@@ -151,3 +151,30 @@ def test_the_label_of_a_folder_cannot_be_taken_for_a_dataset(tmp_path, monkeypat
     assert dataset_label(tmp_path / "cifar10") == "cifar10/"
     monkeypatch.chdir(tmp_path)
     assert dataset_label(".") == f"{tmp_path.name}/"
+
+
+def test_the_parts_of_labelled_images(tmp_path, draw):
+    """A split of the source's own is the second part; one made by a hash is not."""
+    for word in ("a", "b"):
+        for i in range(20):
+            for folder in ("plain", "split/train", "only/train"):
+                draw(tmp_path / folder / word / f"{i}.png")
+        draw(tmp_path / "split" / "val" / word / "x.png")
+    plain, none = Source(tmp_path / "plain").labelled_parts()
+    assert (len(plain), none) == (40, None)
+    assert plain.classes == ("a", "b")
+    assert np.bincount(plain.labels).tolist() == [20, 20]
+    train, val = Source(tmp_path / "split").labelled_parts()
+    assert (len(train), len(val)) == (40, 2)
+    only, none = Source(tmp_path / "only").labelled_parts()
+    assert (len(only), none) == (40, None)
+    images = np.zeros((30, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "one.npz", images=images, labels=np.arange(30) % 2)
+    whole, none = Source(tmp_path / "one.npz").labelled_parts()
+    assert (len(whole), none) == (30, None)
+    labels = {"y_train": np.arange(30) % 2, "y_test": np.arange(30) % 2}
+    np.savez(tmp_path / "two.npz", x_train=images, x_test=images, **labels)
+    train, val = Source(tmp_path / "two.npz").labelled_parts()
+    assert (len(train), len(val)) == (30, 30)
+    train, val = Source("digits").labelled_parts()
+    assert len(train) + len(val) == 1797

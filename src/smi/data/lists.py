@@ -50,7 +50,7 @@ def read_list(location: str) -> Folder:
     lines = list(_parse(location))
     if not lines:
         raise UserError(f"{location} lists no images")
-    entries = Listing.of(_look_up(root, (line.path for line in lines)))
+    entries = Listing.of(look_up(root, (line.path for line in lines)))
     return sort_labelled(
         location.rpartition("/")[2],
         root,
@@ -95,7 +95,8 @@ def sort_labelled(
     )
 
 
-def _look_up(root: Path | str, paths: Iterable[str]) -> Iterator[Entry]:
+def look_up(root: Path | str, paths: Iterable[str]) -> Iterator[Entry]:
+    """Yield paths with the sizes of their files; those behind URLs are not looked up."""
     for path in paths:
         location = join(str(root), path)
         try:

@@ -188,6 +188,23 @@ class Source:
             return tuple(self._finish(part) for part in parts)
         return (self._finish(self._found.all_files()),)
 
+    def labelled_parts(self) -> tuple[ImageSet, ImageSet | None]:
+        """Return the images to train a classifier on, and those of the source's own second split.
+
+        Without such a split the first part is all images: the tenth that a hash would hold out
+        is among them.
+        """
+        if self.target in ARRAY_DATASETS:
+            return self.split("train"), self.split("val")
+        if is_array_file(self.target):
+            arrays = self._arrays
+            return (arrays.train, arrays.val) if arrays.whole is None else (arrays.whole, None)
+        found = self._found
+        if isinstance(found, Folder) and found.held_out:
+            whole = self._finish(found.all_files())
+            return (whole if whole.labels is not None else self.split("train")), None
+        return self.split("train"), None if found.val is None else self.split("val")
+
     def _find_split(self, split: Split) -> ImageSet:
         if self.target == "digits":
             return _digits(split)

@@ -77,14 +77,14 @@ def fine_tune(
     epochs = max(
         training.epochs or FINE_TUNING_EPOCHS, math.ceil(MIN_STEPS / batches.steps_per_epoch)
     )
-    network = _create_network(task, batches)
+    network = new_network(task, batches)
     torch.manual_seed(derive(training.seed, "finetune"))  # for dropout and similar layers
 
     curves: list[Epoch] = []
     losses: list[Tensor] = []
     correct: list[Tensor] = []
     scores, test_labels = torch.empty(0), torch.empty(0)
-    for epoch, epoch_losses, epoch_correct in _train(network, task, batches, epochs):
+    for epoch, epoch_losses, epoch_correct in train_epochs(network, task, batches, epochs):
         losses += epoch_losses
         correct += epoch_correct
         if epoch % math.ceil(epochs / CURVE_POINTS) and epoch != epochs:
@@ -117,7 +117,7 @@ def sample_each_class(labels: Tensor, share: float, seed: int) -> Tensor:
     return order[place < num_wanted].sort().values
 
 
-def _create_network(task: Task, batches: Batches) -> nn.Sequential:
+def new_network(task: Task, batches: Batches) -> nn.Sequential:
     """Return a trainable copy of the encoder with a new linear classifier on its features."""
     encoder = copy.deepcopy(task.encoder).requires_grad_(True).train()
     device = device_of(encoder)
@@ -131,10 +131,17 @@ def _create_network(task: Task, batches: Batches) -> nn.Sequential:
     return nn.Sequential(encoder, head)
 
 
-def _train(
-    network: nn.Sequential, task: Task, batches: Batches, epochs: int
+def train_epochs(
+    network: nn.Sequential,
+    task: Task,
+    batches: Batches,
+    epochs: int,
+    advance: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, list[Tensor], list[Tensor]]]:
-    """Train, and yield the number of each epoch with the loss and accuracy of its batches."""
+    """Train, and yield the number of each epoch with the loss and accuracy of its batches.
+
+    advance: called after every step with its number of images.
+    """
     device = device_of(network)
     views = Views(task.policy)
     train_labels = labels_of(task.train)
@@ -161,6 +168,8 @@ def _train(
             optimizer.zero_grad(set_to_none=True)
             losses.append(loss.detach())
             correct.append((scores.argmax(1) == labels).float().mean())
+            if advance:
+                advance(len(labels))
             epoch, rest = divmod(step + 1, batches.steps_per_epoch)
             if rest == 0:
                 yield epoch, losses, correct

@@ -136,12 +136,11 @@ def choose_l2(
         raise UserError(
             f"{len(labels)} training rows are too few to choose l2 on a part of them: give one l2"
         )
-    tried, start = [], None
+    tried = []
     problem = _Problem(features, labels[fitted], num_classes, rows=fitted)
-    for l2 in sorted(grid, reverse=True):
-        classifier, start = problem.solve(l2, start=start)
+    for classifier in problem.solve_each(grid):
         scores = torch.cat([classifier.scores(h) for h in blocks_of(features, held_out)])
-        tried.append((l2, top_k(scores, labels[held_out])[0]))
+        tried.append((classifier.l2, top_k(scores, labels[held_out])[0]))
     return tuple(tried)
 
 
@@ -191,6 +190,18 @@ def fit_linear(
     return _Problem(features, labels, num_classes, mean, std).solve(
         l2, tolerance=tolerance, max_iterations=max_iterations
     )[0]
+
+
+def fit_each(
+    features: Tensor,
+    labels: Tensor,
+    *,
+    grid: Sequence[float] = L2_GRID,
+    num_classes: int | None = None,
+) -> Iterator[LinearClassifier]:
+    """Yield the classifier of each l2 in the grid, the strongest l2 first."""
+    num_classes = check_features(features, labels, num_classes=num_classes)
+    return _Problem(features, labels, num_classes).solve_each(grid)
 
 
 class _Problem:
@@ -284,6 +295,13 @@ class _Problem:
         for part, x in zip(torch.split(error, ROWS_PER_CHUNK, 1), self._chunks(), strict=True):
             total = total + part @ x
         return total / len(self._rows)
+
+    def solve_each(self, grid: Sequence[float]) -> Iterator[LinearClassifier]:
+        """Yield the classifier of each l2, the strongest first: each starts the next fit."""
+        start = None
+        for l2 in sorted(grid, reverse=True):
+            classifier, start = self.solve(l2, start=start)
+            yield classifier
 
     def solve(
         self,

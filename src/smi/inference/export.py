@@ -4,12 +4,13 @@ export("runs/mine", to="timm")
 # runs/mine/export/timm: model.safetensors, config.json, preprocessing.json, load.py
 
 Before the folder gets its name, its own load.py loads the encoder again, and the features of both
-are compared on real images.
+are compared on real images. A classifier is one network here, from pixels to probabilities.
 """
 
 import contextlib
 import importlib.util
 import io
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,14 @@ from smi import __version__
 from smi.device import Runtime
 from smi.errors import UserError
 from smi.files import disk_errors, expand, sync, write_json, write_text
+from smi.inference.classifier import is_classifier, load_classifier
 from smi.inference.export_folder import PREPROCESSING, TIMM_CONFIG, default_folder, whole_folder
 from smi.inference.export_network import FORMATS, SCRIPT, Network
 from smi.inference.load_script import load_script
 from smi.inference.verify_export import compare_features, reason_of, verification_images
 from smi.runs.checkpoint import save, save_encoder
 from smi.runs.encoder import Pretrained, load
-from smi.terminal import quietly, say, suggest
+from smi.terminal import printable, quietly, say, suggest
 from smi.views.normalisation import KEPT_SHARE, kept_side
 
 MAX_ONNX_BYTES = 1_900_000_000  # one file holds up to 2 GB, so larger weights go beside it
@@ -41,33 +43,58 @@ def export(
     runtime: Runtime = Runtime(),
     quiet: bool = False,
 ) -> Path:
-    """Write an encoder, whole and verified or not at all, and return the folder.
+    """Write an encoder or a classifier, whole and verified or not at all, and return the folder.
 
     folder = export("runs/mine", to="onnx")
 
-    to: safetensors, timm, torchvision or onnx. out: None is export/FORMAT in the folder of a run,
-    export-FORMAT beside a file, or NAME-export/FORMAT for an encoder of timm. data: images for the
-    comparison; None takes the dataset of the pretraining, or two photographs if it is not
-    available. Only `root` of the runtime is used.
+    to: safetensors, timm, torchvision or onnx; a classifier can only be written as ONNX. out: None
+    is export/FORMAT in the folder of a run or classifier, export-FORMAT beside a file, or
+    NAME-export/FORMAT for an encoder of timm. data: images for the comparison; None takes the
+    dataset of the pretraining, or two photographs if it is not available. Only `root` of the
+    runtime is used.
     """
     _check_format(to)
-    encoder = load(source)
-    network = Network.of(encoder)
-    network.check(to)
+    encoder, network, classes = _load(source, to)
     folder = expand(out) if out is not None else default_folder(encoder.source, to)
     with quietly(quiet):
         with whole_folder(folder) as partial:
             images, dataset = verification_images(encoder, data, runtime.root)
             with disk_errors(f"writing {folder}"):
-                _write(partial, encoder, network, to)
-            difference = compare_features(partial, encoder, images, to)
+                _write(partial, encoder, network, to, classes)
+            difference = compare_features(partial, encoder, images, to, _output(classes))
         say(_describe_files(folder, FORMATS[to].file))
-        say(f"{encoder.dim:,} features of {_describe_input(encoder)}")
-        for line in network.how_to_load(folder, to, encoder.image_size):
+        outputs = (
+            f"{_output(classes)} of {encoder.dim:,} classes, for"
+            if classes
+            else (f"{encoder.dim:,} features of")
+        )
+        say(f"{outputs} {_describe_input(encoder)}")
+        for line in network.how_to_load(folder, to, encoder.image_size, _output(classes)):
             say(line)
         shown = f"{difference:.1e}" if difference else "0"
         say(f"largest difference {shown} on {len(images)} images of {dataset}")
     return folder
+
+
+def _load(source: str | Path, to: str) -> tuple[Pretrained, Network, tuple[str, ...]]:
+    """Return what is exported, how its network is built, and the classes of a classifier."""
+    if not is_classifier(source):
+        encoder = load(source)
+        network = Network.of(encoder)
+        network.check(to)
+        return encoder, network, ()
+    if to != "onnx":
+        raise UserError(
+            f"{printable(str(source))} is a classifier, which is exported --to onnx: for {to}, "
+            "export the run or the encoder that it was trained on"
+        )
+    classifier = load_classifier(source)
+    return classifier.from_pixels(), Network.of(classifier.encoder), classifier.classes
+
+
+def _output(classes: tuple[str, ...]) -> str:
+    """Return the name of the network's output."""
+    return "probabilities" if classes else "features"
 
 
 def _check_format(to: str) -> None:
@@ -101,12 +128,16 @@ def _describe_input(encoder: Pretrained) -> str:
 # ---------------------------------------------------------------------------------------- writing
 
 
-def _write(folder: Path, encoder: Pretrained, network: Network, to: str) -> None:
+def _write(
+    folder: Path, encoder: Pretrained, network: Network, to: str, classes: tuple[str, ...]
+) -> None:
     """Write all files of an export."""
     weights = encoder.network.state_dict()
     path = folder / FORMATS[to].file
     if to == "onnx":
-        _write_onnx(path, encoder)
+        _write_onnx(path, encoder, _output(classes))
+        if classes:
+            _name_classes(path, classes)
     elif to == "torchvision":
         save(
             path,
@@ -117,13 +148,17 @@ def _write(folder: Path, encoder: Pretrained, network: Network, to: str) -> None
     # With a changed stem, timm would build a network that these weights do not fit.
     if to == "timm" and network.stem == "standard":
         write_json(folder / TIMM_CONFIG, _timm_config(encoder, network))
-    write_json(folder / PREPROCESSING, _preprocessing(encoder, network, to))
-    write_text(folder / SCRIPT, load_script(network, encoder.dim, to))
+    about = _preprocessing(encoder, network, to)
+    if classes:
+        about["num_classes"] = about.pop("num_features")
+        about["classes"] = list(classes)
+    write_json(folder / PREPROCESSING, about)
+    write_text(folder / SCRIPT, load_script(network, encoder.dim, to, _output(classes)))
     for written in folder.iterdir():
         sync(written)
 
 
-def _write_onnx(path: Path, encoder: Pretrained) -> None:
+def _write_onnx(path: Path, encoder: Pretrained, output: str) -> None:
     size = encoder.image_size
     num_bytes = sum(tensor.nbytes for tensor in encoder.network.state_dict().values())
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -135,7 +170,7 @@ def _write_onnx(path: Path, encoder: Pretrained) -> None:
                 (torch.zeros(2, 3, size, size),),
                 str(path),
                 input_names=["images"],
-                output_names=["features"],
+                output_names=[output],
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
                 dynamo=True,
                 external_data=num_bytes > MAX_ONNX_BYTES,
@@ -148,6 +183,15 @@ def _write_onnx(path: Path, encoder: Pretrained) -> None:
                 f"the encoder {encoder.settings['name']} cannot be written as ONNX: "
                 f"{reason_of(error)}"
             ) from error
+
+
+def _name_classes(path: Path, classes: tuple[str, ...]) -> None:
+    """Add the names of the classes to an ONNX file, as JSON, so that it is all one needs."""
+    import onnx
+
+    model = onnx.load(str(path), load_external_data=False)
+    onnx.helper.set_model_props(model, {"classes": json.dumps(classes)})
+    onnx.save(model, str(path))
 
 
 def _header(encoder: Pretrained, network: Network) -> dict[str, Any]:

@@ -118,10 +118,10 @@ class Network:
             ]
         return lines
 
-    def how_to_load(self, folder: Path, to: str, size: int) -> list[str]:
+    def how_to_load(self, folder: Path, to: str, size: int, output: str) -> list[str]:
         """Return Python code that loads the export and prepares its input.
 
-        size: pixels per side of the input.
+        size: pixels per side of the input. output: what the network returns.
         """
         file = literal(str(folder / FORMATS[to].file))
         script = f"runpy.run_path({literal(str(folder / SCRIPT))})"
@@ -130,9 +130,11 @@ class Network:
             return [f"{encoder}  # has encoder.transform; load.py does both without smi"]
         if to == "onnx":
             model = f"onnxruntime.InferenceSession({file})"
+            name = output[0] if output != "features" else "h"
             return [
                 f'x = {script}["preprocess"](image)  # float32 [1, 3, {size}, {size}]',
-                f'h = {model}.run(None, {{"images": x}})[0]  # any batch [N, 3, {size}, {size}]',
+                f'{name} = {model}.run(None, {{"images": x}})[0]  # {output}; any batch '
+                f"[N, 3, {size}, {size}]",
             ]
         if self.stem != "standard":
             return [

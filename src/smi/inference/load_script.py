@@ -5,15 +5,19 @@ from string import Template
 from smi.inference.export_network import FORMATS, Network
 
 ONNX_FEATURES = """\
-    return model.run(["features"], {"images": x})[0]"""
+    return model.run(["$output"], {"images": x})[0]"""
 TORCH_FEATURES = """\
     with torch.inference_mode():
         return model(x)"""
+SHOW_FEATURES = """\
+print(f"{path}: {list(h.shape)}", *(f"{value:.4f}" for value in h[0, :5].tolist()), "...")"""
+SHOW_LABEL = """\
+print(f"{path}: {ABOUT['classes'][int(p[0].argmax())]!r} {p[0].max():.4f}")"""
 LOAD_TEMPLATE = Template('''\
-"""Load the encoder $label: $dim features of an image. Needs $needs.
+"""Load the $kind $label: $dim $output of an image. Needs $needs.
 
 model = load()
-h = features(model, preprocess(Image.open("cat.jpg")))    # [1, $dim]
+$letter = $output(model, preprocess(Image.open("cat.jpg")))    # [1, $dim]
 
 From a terminal: python load.py IMAGE...
 """
@@ -69,8 +73,8 @@ def preprocess(image):
     return $result
 
 
-def features(model, x):
-    """Return the features [N, $dim] of images [N, 3, S, S], for any N."""
+def $output(model, x):
+    """Return the $output [N, $dim] of images [N, 3, S, S], for any N."""
 $features
 
 
@@ -80,19 +84,26 @@ if __name__ == "__main__":
     model = load()
     for path in sys.argv[1:]:
         with Image.open(path) as image:
-            h = features(model, preprocess(image))
-        print(f"{path}: {list(h.shape)}", *(f"{value:.4f}" for value in h[0, :5].tolist()), "...")
+            $letter = $output(model, preprocess(image))
+        $show
 ''')
 
 
-def load_script(network: Network, dim: int, to: str) -> str:
-    """Return the text of load.py for an encoder with `dim` features, exported to one format."""
+def load_script(network: Network, dim: int, to: str, output: str = "features") -> str:
+    """Return the text of load.py for an export to one format.
+
+    dim: the number of features, or of classes where the output is called probabilities.
+    """
     imports, needs, lines = _loading(network, to)
     if to != "onnx":
         lines = [*lines, "return model.eval()"]
     own_import = f"\nfrom {network.module} import {network.name.rpartition('.')[2]}\n"
     return LOAD_TEMPLATE.substitute(
         label=network.label,
+        kind="encoder" if output == "features" else "classifier",
+        output=output,
+        letter="h" if output == "features" else "p",
+        show=SHOW_FEATURES if output == "features" else SHOW_LABEL,
         dim=dim,
         needs=needs,
         imports="\n".join(
@@ -105,7 +116,9 @@ def load_script(network: Network, dim: int, to: str) -> str:
         own=own_import if network.own and to != "onnx" else "",
         load="\n".join(f"    {line}" for line in lines),
         result="x" if to == "onnx" else "torch.from_numpy(x)",
-        features=ONNX_FEATURES if to == "onnx" else TORCH_FEATURES,
+        features=Template(ONNX_FEATURES).substitute(output=output)
+        if to == "onnx"
+        else TORCH_FEATURES,
     )
 
 

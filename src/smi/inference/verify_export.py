@@ -72,9 +72,11 @@ def sample_photographs() -> list[Image.Image]:
 
 
 def compare_features(
-    folder: Path, encoder: Pretrained, images: list[Image.Image], to: str
+    folder: Path, encoder: Pretrained, images: list[Image.Image], to: str, output: str = "features"
 ) -> float:
     """Return the largest difference between the features of an export and of its encoder.
+
+    output: the function of load.py that computes them.
 
     Raise a UserError if the export cannot be loaded, or if it differs too much.
     """
@@ -92,7 +94,7 @@ def compare_features(
         model = script["load"]()
         inputs = torch.cat([torch.as_tensor(script["preprocess"](image)) for image in shapes])
         features = [
-            torch.as_tensor(script["features"](model, part.numpy() if to == "onnx" else part))
+            torch.as_tensor(script[output](model, part.numpy() if to == "onnx" else part))
             for part in batches
         ]
     except Exception as error:  # any error makes the export useless
@@ -103,7 +105,7 @@ def compare_features(
     with torch.inference_mode():
         expected = [encoder(part) for part in batches]
     return max(
-        _check_difference(ours, theirs, f"{to}'s features")
+        _check_difference(ours, theirs, f"{to}'s {output}")
         for ours, theirs in zip(features, expected, strict=True)
     )
 

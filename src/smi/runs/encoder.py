@@ -392,7 +392,13 @@ def source_path(source: str | Path) -> Path:
 
 def _load_file(path: Path, *, trust: bool = False) -> Pretrained:
     """Load an encoder from a .safetensors file with smi's header."""
-    weights, about = read_weights(path)
+    return build_encoder(*read_weights(path), path, trust=trust)
+
+
+def build_encoder(
+    weights: Mapping[str, Tensor], about: Mapping[str, Any], path: Path, *, trust: bool = False
+) -> Pretrained:
+    """Build the encoder that the header of a file describes, with weights that must fit it."""
     settings = about["encoder"]
     if trust:
         trust_paths(settings["name"])
