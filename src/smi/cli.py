@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -419,7 +419,7 @@ COMMANDS = (
     ),
     Command(
         "data",
-        "smi.data.describe:describe_data",
+        "smi.training.foretell:foretell",
         "download a dataset by name, or describe an image folder or an array file",
         "Download a dataset by name (digits, cifar10, cifar100, stl10, imagenette, imagewoof; for "
         "imagenet it explains which files to put where), or describe any folder: its images, the "
@@ -441,17 +441,18 @@ COMMANDS = (
     ),
     Command(
         "views",
-        "smi.views.views_sheet:write_sheet",
+        "smi.training.views_sheet:write_sheet",
         "draw the random views that pretraining would use (writes a contact sheet)",
-        "Write a PNG with some images and, beside each, several random views under a recipe.",
+        "Write a PNG with some images and, beside each, several random views under a recipe: the "
+        "one that pretraining would choose, or any other.",
         (
             TARGET,
             option(
                 "--recipe",
                 "NAME",
-                "digits, cifar10, cifar100, imagenette, imagewoof, imagenet, or that of a method's "
-                "authors: byol, simclr, mocov1, mocov2, swav, dino, dinovit, pirl; also with "
-                "-multicrop or -jigsaw (default: that of the dataset)",
+                "a recipe (see `smi pretrain --list`), or the views of a method's authors: byol, "
+                "simclr, mocov1, mocov2, swav, dino, dinovit, pirl; cifar10 and others also with "
+                "-multicrop or -jigsaw (default: the recipe that pretraining would choose)",
             ),
             option("--out", "FILE", "the PNG to write", type=Path, default=Path("views.png")),
             ROOT,
@@ -677,6 +678,8 @@ def complain(error: object) -> None:
 class Parser(argparse.ArgumentParser):
     """Parse arguments, with one sentence and exit code 2 for a mistake."""
 
+    takes_settings = False  # also takes the dotted settings of a recipe
+
     def error(self, message: str) -> NoReturn:
         """Print one sentence and exit with code 2."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
@@ -684,7 +687,10 @@ class Parser(argparse.ArgumentParser):
     def refuse(self, unknown: list[str]) -> NoReturn:
         """Report an unknown argument, with the closest option."""
         options = [name for action in self._actions for name in action.option_strings]
-        hint = suggest(unknown[0].split("=")[0], options)
+        name = unknown[0].split("=")[0]
+        hint = suggest(name, options)
+        if self.takes_settings and (setting := find_setting(name.lstrip("-").replace("-", "_"))):
+            hint = f"did you mean --{setting}?"
         self.error(f"there is no {unknown[0]}" + (f": {hint}" if hint.endswith("?") else ""))
 
     def options_with_value(self) -> set[str]:
@@ -722,8 +728,36 @@ def parser() -> Parser:
         group = subparser.add_mutually_exclusive_group() if forms else subparser
         for name, arguments in forms:
             group.add_argument(name, **arguments)
+        subparser.takes_settings = command.overrides is not None
         subparser.set_defaults(command=command, parser=subparser)
     return root
+
+
+# Other names of settings that people try.
+SYNONYMS = {
+    "lambda": "method.redundancy_weight",
+    "redundancy_weight": "method.redundancy_weight",
+    "temperature": "method.temperature",
+    "widths": "method.widths",
+    "learning_rate": "optimizer.lr",
+    "wd": "optimizer.weight_decay",
+    "warmup": "optimizer.warmup_epochs",
+    "image_size": "views.size",
+}
+
+
+def find_setting(name: str) -> str | None:
+    """Return the dotted name of a setting by its last part, or by another word for it."""
+    from smi.config.schema import Config
+
+    sections = {field.name: field.type for field in fields(Config)}
+    dotted = [
+        f"{section}.{field.name}"
+        for section, kind in sections.items()
+        if is_dataclass(kind)
+        for field in fields(kind)
+    ]
+    return SYNONYMS.get(name) or next((d for d in dotted if d.endswith(f".{name}")), None)
 
 
 SETTING = re.compile(r"(?:--)?([a-z]\w*(?:\.\w+)+)(?:=(.*))?|([a-z]\w*)=(.*)", re.DOTALL)

@@ -60,14 +60,16 @@ class Estimate:
     low: float | None
     high: float | None
     seeds: tuple[int, ...]
+    values: tuple[float, ...] = ()  # in the order of seeds
 
     @classmethod
     def of(cls, values: Mapping[int, float]) -> "Estimate | None":
         """Estimate the mean of values by seed; None if there are none."""
         seeds = tuple(sorted(values))
+        each = tuple(values[seed] for seed in seeds)
         if len(seeds) < 2:
-            return cls(values[seeds[0]], None, None, seeds) if seeds else None
-        return cls(*interval([values[seed] for seed in seeds]), seeds)
+            return cls(each[0], None, None, seeds, each) if seeds else None
+        return cls(*interval(each), seeds, each)
 
     @classmethod
     def of_differences(
@@ -81,7 +83,8 @@ class Estimate:
         if len(seeds) < 2:
             return cls.of({seed: ours[seed] - theirs[seed] for seed in seeds})
         pairs = [ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]
-        return cls(*paired_interval(*pairs, step), seeds)
+        each = tuple(a - b for a, b in zip(*pairs, strict=True))
+        return cls(*paired_interval(*pairs, step), seeds, each)
 
     @property
     def half(self) -> float:
@@ -89,11 +92,15 @@ class Estimate:
         return 0.0 if self.high is None else self.high - self.mean
 
     def __str__(self) -> str:
+        if len(self.values) == 2:  # an interval of two values is ten times their distance
+            return " and ".join(f"{value:.1%}" for value in self.values)
         return str(Score("", self.mean, self.low, self.high))
 
     @property
     def points(self) -> str:
         """Format a difference in percentage points."""
+        if len(self.values) == 2:
+            return " and ".join(f"{100 * value:+.1f}" for value in self.values)
         return f"{100 * self.mean:+.1f}" + ("" if self.low is None else f" ± {100 * self.half:.1f}")
 
 
@@ -399,6 +406,8 @@ class Comparison:
             estimate, form = self.criterion(row, name), CRITERIA[name][1]
             if estimate is None:
                 return NONE
+            if len(estimate.values) == 2:
+                return " and ".join(map(form.format, estimate.values))
             half = "" if estimate.low is None else f" ± {form.format(estimate.half)}"
             return form.format(estimate.mean) + half
 
@@ -414,8 +423,9 @@ class Comparison:
 
     def _score_table(self) -> Table:
         """Return a table of scores and costs."""
-        interval_title = " and 95 % interval" if len(self.seeds) > 1 else ""
-        seeds = f"{len(self.seeds)} seed{'s' if len(self.seeds) > 1 else ''}"
+        title = f"Mean and 95 % interval over {len(self.seeds)} seeds"
+        if len(self.seeds) < 3:
+            title = "Both seeds" if len(self.seeds) == 2 else "Mean over 1 seed"
         rows = [
             [row.name, *(_score_cell(self.score(row, c)) for c in self.columns), *row.costs]
             for row in self.rows
@@ -427,7 +437,7 @@ class Comparison:
         return Table.of(
             ["", *self._column_names(), "ms/step", "loss", "peak MB"],
             rows,
-            title=f"Mean{interval_title} over {seeds}{self._kind}",
+            title=f"{title}{self._kind}",
         )
 
     def _points_table(

@@ -153,7 +153,7 @@ def fit(config: Config, seconds: float, pace: Pace, *, num_images: int) -> Confi
     batch_size = config.batch_size
     all_steps = num_images // batch_size
     probe = pace.probe
-    at_start = probe if config.init.source is not None else 0.0
+    at_start = probe if config.log.probe_every or config.init.source is not None else 0.0
     if config.select == "best" and config.init.source is not None:
         probe *= 2  # also of the encoder halfway
     per_epoch = pace.save / config.log.save_every

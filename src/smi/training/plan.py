@@ -8,6 +8,7 @@ from smi.device import describe_device
 from smi.distributed import has_synchronised_batch_norms, world_size
 from smi.evaluation.label_free import sample
 from smi.losses.smi import AUTO_REDUNDANCY, weight_in_batch
+from smi.nn.encoders import is_import_path, is_resnet, stem_of
 from smi.runs.run import Run
 from smi.training.images import Images
 from smi.training.job import Job
@@ -27,7 +28,7 @@ def plan_lines(
     lines = [
         f"{origin}: {config.method['name']} on {config.data.source}",
         f"  images     {len(store):,} at {store.resolution} px, {_probe(images)}",
-        f"  encoder    {config.encoder['name']}, {job.method.encoder.dim} features; "
+        f"  encoder    {config.encoder['name']}{_stem(job)}, {job.method.encoder.dim} features; "
         f"{millions:.1f} M parameters are trained",
         f"  views      {job.views.policy.name}, {_views(job)} ({job.views.backend})",
         f"  batch      {config.batch_size}{_per_device(job)}; "
@@ -61,10 +62,24 @@ def next_steps(run: Run) -> str:
     """Return the files of a finished run and the commands to try next; empty on other ranks."""
     if not run.finished or os.environ.get("RANK", "0") != "0":  # the group is closed
         return ""
+    probing = bool((run.config.get("log") or {}).get("probe_every", 1))
+    labelled = not probing or any("knn" in line["probe"] for line in run.probes())
+    then = f"smi evaluate {run.folder}" if labelled else f"smi report {run.folder}"
     return (
         f"done: {run.folder / 'encoder.safetensors'}, metrics in {run.folder / 'metrics.jsonl'}\n"
-        f"next: smi doctor {run.folder}, smi evaluate {run.folder}"
+        f"next: smi doctor {run.folder}, {then}"
     )
+
+
+def _stem(job: Job) -> str:
+    """Return the first layers of a ResNet in words."""
+    network, config = job.method.encoder.network, job.config
+    if not is_resnet(network) or is_import_path(str(config.encoder["name"])):
+        return ""
+    stem = stem_of(
+        network, str(config.encoder["name"]), config.views.size, config.encoder.get("stem")
+    )
+    return f" with the {stem} stem"
 
 
 def _probe(images: Images) -> str:

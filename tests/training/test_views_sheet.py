@@ -11,8 +11,8 @@ from PIL import Image
 
 from smi.cli import main
 from smi.device import Runtime
+from smi.training.views_sheet import write_sheet
 from smi.views.png import draw_tile
-from smi.views.views_sheet import write_sheet
 
 
 @pytest.fixture
@@ -66,6 +66,15 @@ def test_a_folder_with_a_recipe(run, tmp_path, folder, recipe):
         assert np.asarray(sheet).std() > 10
 
 
+def test_a_folder_gets_the_views_that_pretraining_would_use(run, tmp_path, folder):
+    code, output, errors = run(str(folder), "--rows", "2")
+    assert (code, errors) == (0, "")
+    assert "draws of the views of cifar10 (32 px)" in output
+    for name in ("a.png", "b.png"):  # by the name of that recipe
+        assert run(str(folder), "--recipe", "cifar10-small", "--out", name)[0] == 0
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
 def test_the_seed_decides_images_and_draws(run, tmp_path, folder):
     for name, seed in (("a.png", "1"), ("b.png", "1"), ("c.png", "2")):
         assert run(str(folder), "--recipe", "cifar10", "--seed", seed, "--out", name)[0] == 0
@@ -87,8 +96,7 @@ def test_from_python_it_returns_the_path_and_can_be_quiet(tmp_path, folder, caps
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("photographs",), "photographs has no recipe of its own: choose one with --recipe"),
-        (("stl10",), "has no recipe of its own"),
+        (("nothing-here",), "nothing-here"),
         (("digits", "--recipe", "cifar"), "there is no policy 'cifar'"),
         (("digits", "--out", "views.jpg"), "must end in .png"),
         (("digits", "--out", "nowhere/views.png"), "there is no folder nowhere"),
