@@ -279,3 +279,18 @@ def test_the_library_prints_in_one_place():
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print"
     ]
     assert {place.split(":")[0] for place in prints} <= {"cli.py", "terminal.py"}, prints
+
+
+@pytest.mark.parametrize(
+    ("word", "setting"),
+    [
+        ("--lr", "--optimizer.lr"),
+        ("--lambda", "--method.redundancy_weight"),
+        ("--weight-decay=0", "--optimizer.weight_decay"),
+        ("--resolution", "--data.resolution"),
+    ],
+)
+def test_the_short_name_of_a_setting_is_answered_with_its_full_name(word, setting):
+    result = run("pretrain", "digits", "--out", "x", word, "1")
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"smi pretrain: there is no {word}: did you mean {setting}?")

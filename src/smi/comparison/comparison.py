@@ -387,7 +387,7 @@ class Comparison:
         if self.off_the_shelf and self.columns:
             title = f"Gains over {OFF_THE_SHELF} in percentage points"
             if len(self.seeds) > 1:
-                title += f", mean and 95 % interval over {len(self.seeds)} seeds"
+                title += f", {self._over_seeds[0].lower()}{self._over_seeds[1:]}"
             tables.append(self._points_table(self.rows, self.gain, title))
         if self._criteria:
             tables.append(self._criteria_table())
@@ -423,9 +423,6 @@ class Comparison:
 
     def _score_table(self) -> Table:
         """Return a table of scores and costs."""
-        title = f"Mean and 95 % interval over {len(self.seeds)} seeds"
-        if len(self.seeds) < 3:
-            title = "Both seeds" if len(self.seeds) == 2 else "Mean over 1 seed"
         rows = [
             [row.name, *(_score_cell(self.score(row, c)) for c in self.columns), *row.costs]
             for row in self.rows
@@ -437,8 +434,15 @@ class Comparison:
         return Table.of(
             ["", *self._column_names(), "ms/step", "loss", "peak MB"],
             rows,
-            title=f"{title}{self._kind}",
+            title=f"{self._over_seeds}{self._kind}",
         )
+
+    @property
+    def _over_seeds(self) -> str:
+        """Say what the numbers of a table are."""
+        if len(self.seeds) < 3:
+            return "Both seeds" if len(self.seeds) == 2 else "Mean over 1 seed"
+        return f"Mean and 95 % interval over {len(self.seeds)} seeds"
 
     def _points_table(
         self, rows: Sequence[Row], estimate: Callable[[Row, Column], Estimate | None], title: str
