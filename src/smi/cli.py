@@ -12,6 +12,7 @@ import json
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any, NoReturn
 from smi import __version__
 from smi.errors import TrainingError, UserError
 from smi.imports import trust
+from smi.inventory import THINGS
 from smi.terminal import say, suggest
 
 MAX_NUMBER = 10**15  # of images, steps and the like
@@ -31,7 +33,7 @@ class Command:
     """Describe one command.
 
     calls: the function, as "module:function"; its parameters have the names of the options.
-    instead: for a flag, the function to call instead if that flag is given.
+    instead: for an option, the function to call instead if that option is given.
     needs: for an option that only `calls` needs, the sentence to print if it is missing.
     overrides: the options that are settings of the configuration; they and dotted settings become
         the function's parameter `overrides`.
@@ -118,7 +120,7 @@ RUNTIME = (
 )
 TRUST = flag("--trust", "run code of your own that a run's folder or a file names")
 RECIPE = (
-    option("recipe", "RECIPE", "a name (see `smi pretrain --list`) or a YAML file", nargs="?"),
+    option("recipe", "RECIPE", "a name (see `smi list recipes`) or a YAML file", nargs="?"),
     option(
         "--data",
         "NAME|PATH|URL",
@@ -127,7 +129,9 @@ RECIPE = (
         "repeating it",
         action="append",
     ),
-    option("--encoder", "NAME", "a timm name, resnet-small (see `smi encoders`) or an import path"),
+    option(
+        "--encoder", "NAME", "a timm name, resnet-small (see `smi list encoders`) or an import path"
+    ),
     option(
         "--init",
         "SOURCE",
@@ -225,6 +229,15 @@ JSON = form("json")
 
 # --------------------------------------------------------------------------------------- commands
 
+# As `smi --help` shows them: by what one wants to do.
+COMMAND_GROUPS = {
+    "start": ("demo", "data", "list"),
+    "train": ("pretrain", "compare", "doctor"),
+    "use an encoder": ("evaluate", "embed", "neighbours", "export"),
+    "see results": ("report", "figure", "table", "reproduce"),
+    "scale": ("shard",),
+}
+
 COMMANDS = (
     Command(
         "demo",
@@ -236,6 +249,46 @@ COMMANDS = (
         (option("--out", "DIR", "folder of the runs", type=Path, default=Path("runs/demo")),),
     ),
     Command(
+        "data",
+        "smi.training.foretell:foretell",
+        "download a dataset by name, or describe any source of images and what pretraining does",
+        "Download a dataset by name (digits, cifar10, cifar100, stl10, imagenette, imagewoof; for "
+        "imagenet it explains which files to put where), or describe any source: its images, the "
+        "files that cannot be read, and what pretraining would do. With --views, draw some images "
+        "and, beside each, random views of it.",
+        (
+            TARGET,
+            option("--views", "FILE", "draw random views into a PNG", type=Path, dest="out"),
+            option(
+                "--recipe",
+                "NAME",
+                "with --views: a recipe (see `smi list recipes`), or the views of a method's "
+                "authors: byol, simclr, mocov1, mocov2, swav, dino, dinovit, pirl; cifar10 and "
+                "others also with -multicrop or -jigsaw (default: the recipe that pretraining "
+                "would choose)",
+            ),
+            SEED,
+            count("--rows", "R", "with --views: number of images", default=6),
+            JSON,
+            *RUNTIME,
+        ),
+        instead={"out": "smi.training.views_sheet:write_sheet"},
+    ),
+    Command(
+        "list",
+        "smi.inventory:list_things",
+        "list recipes, methods, encoders, runs, or the settings of a recipe",
+        "List the recipes; the methods and what each needs, or the settings of one method; useful "
+        "encoders with their size and training speed on this machine; the runs below a folder; or "
+        "every setting of a recipe with its value and meaning.",
+        (
+            option("what", "WHAT", "recipes, methods, encoders, runs or settings", choices=THINGS),
+            option("name", "NAME", "a method, the folder of runs, or a recipe", nargs="?"),
+            count("--image-size", "S", "pixels of a side, for encoders", default=32),
+            JSON,
+        ),
+    ),
+    Command(
         "pretrain",
         "smi.training.pretrain:pretrain",
         "pretrain an encoder on a dataset or an image folder; rerun the command to resume",
@@ -245,18 +298,16 @@ COMMANDS = (
         "processes with: torchrun --nproc-per-node 8 -m smi pretrain imagenet --out DIR.",
         (
             option("--out", "DIR", "the run's folder", type=Path),
-            option("--method", "NAME", "SMI, BarlowTwins, ... (`smi methods`) or an import path"),
+            option(
+                "--method", "NAME", "SMI, BarlowTwins, ... (`smi list methods`) or an import path"
+            ),
             option("--seed", "S", "seed of the run (default: that of the recipe, 0)", type=number),
             flag("--fresh", "start over; the content of DIR is moved to another folder"),
             TIME,
             flag("--dry-run", "print the plan and stop; with --time, after a few steps"),
-            flag("--list", "list the recipes and exit"),
             *RECIPE,
         ),
-        instead={
-            "list": "smi.config.schema:list_recipes",
-            "dry_run": "smi.training.pretrain:preview",
-        },
+        instead={"dry_run": "smi.training.pretrain:preview"},
         needs={"out": "name the run's folder: --out runs/mine"},
         overrides=(*SETTINGS, "seed"),
         shows="smi.training.plan:next_steps",
@@ -403,74 +454,19 @@ COMMANDS = (
         ),
     ),
     Command(
-        "methods",
-        "smi.methods.catalogue:describe_methods",
-        "list the methods and what each needs",
-        "List the methods and what each needs, or the settings of one method.",
-        (option("name", "NAME", "a method, to list its settings", nargs="?"), JSON),
-    ),
-    Command(
-        "encoders",
-        "smi.nn.catalogue:list_encoders",
-        "list some encoders with their size and training speed on this machine",
-        "List useful encoders with their size, and time a training step of each on this machine. "
-        "Any timm model name works.",
-        (count("--image-size", "S", "pixels of a side", default=32), JSON),
-    ),
-    Command(
-        "data",
-        "smi.training.foretell:foretell",
-        "download a dataset by name, or describe an image folder or an array file",
-        "Download a dataset by name (digits, cifar10, cifar100, stl10, imagenette, imagewoof; for "
-        "imagenet it explains which files to put where), or describe any folder: its images, the "
-        "files that cannot be read, and what pretraining would use.",
-        (TARGET, ROOT, JSON),
-    ),
-    Command(
-        "shard",
-        "smi.data.shard_writer:write_shards",
-        "write the images of a folder into tar shards, for an object store or many machines",
-        "Write the images of a folder or a list into tar shards that WebDataset and `--data` read, "
-        "with an index and checksums. Rerun the command to continue after an interruption.",
+        "report",
+        "smi.reporting.report:report",
+        "write one page about runs and comparisons: health, curves, features, images, settings",
+        "Write one self-contained page that opens in any browser, without a network: the training, "
+        "its health, every curve and figure, t-SNE with the images, nearest neighbours, evaluation "
+        "with protocols, and the command that repeats each run. Results of slow computations are "
+        "stored in the run folders, so a second report takes seconds.",
         (
-            option("data", "PATH", "an image folder or a list of images"),
-            option("--out", "DIR|URL", "where to write shards", required=True),
-            option("--size", "256MB", "size of a shard, about", default="256MB"),
-            ROOT,
-        ),
-    ),
-    Command(
-        "views",
-        "smi.training.views_sheet:write_sheet",
-        "draw the random views that pretraining would use (writes a contact sheet)",
-        "Write a PNG with some images and, beside each, several random views under a recipe: the "
-        "one that pretraining would choose, or any other.",
-        (
-            TARGET,
-            option(
-                "--recipe",
-                "NAME",
-                "a recipe (see `smi pretrain --list`), or the views of a method's authors: byol, "
-                "simclr, mocov1, mocov2, swav, dino, dinovit, pirl; cifar10 and others also with "
-                "-multicrop or -jigsaw (default: the recipe that pretraining would choose)",
-            ),
-            option("--out", "FILE", "the PNG to write", type=Path, default=Path("views.png")),
-            ROOT,
-            SEED,
-            count("--rows", "R", "number of images", default=6),
-        ),
-    ),
-    Command(
-        "cost",
-        "smi.paper.cost:cost",
-        "count what each loss costs: multiply-accumulates, matrix entries, bytes, time, memory",
-        "Count what each loss costs per step. The defaults give the paper's Table 2.",
-        (
-            count("--batch", "N", "samples on each device", default=256),
-            count("--dim", "K", "coordinates of an embedding", default=8192),
-            count("--devices", "W", "devices that train together", default=8),
-            flag("--measure", "also measure time and peak memory of each loss on this machine"),
-            JSON,
+            option("sources", "RUN", "folders of `smi pretrain` and `smi compare`", nargs="+"),
+            option("--out", "FILE", "the page", type=Path, default=Path("report.html")),
+            IMAGES,
+            TRUST,
+            *RUNTIME,
         ),
     ),
     Command(
@@ -507,6 +503,7 @@ COMMANDS = (
         "print the paper's tables with your runs beside its numbers, or a comparison",
         "Print Table 1 (accuracy by method), 2 (cost of each loss) or 3 (Barlow Twins against SMI "
         "by dataset): the paper's numbers in one group of columns, those of your runs in another. "
+        "Table 2 counts the cost of losses for any --batch, --dim and --devices. "
         "`comparison` prints the result of `smi compare` again.",
         (
             option(
@@ -517,25 +514,13 @@ COMMANDS = (
             ),
             option("sources", "RUN", "folders of evaluated runs, or of comparisons", nargs="*"),
             IMAGES,
+            count("--batch", "N", "for Table 2: samples on each device (default: 256)"),
+            count("--dim", "K", "for Table 2: coordinates of an embedding (default: 8192)"),
+            count("--devices", "W", "for Table 2: devices that train together (default: 8)"),
+            flag("--measure", "for Table 2: also measure time and memory on this machine"),
             form("markdown"),
             form("csv"),
             JSON,
-        ),
-    ),
-    Command(
-        "report",
-        "smi.reporting.report:report",
-        "write one page about runs and comparisons: health, curves, features, images, settings",
-        "Write one self-contained page that opens in any browser, without a network: the training, "
-        "its health, every curve and figure, t-SNE with the images, nearest neighbours, evaluation "
-        "with protocols, and the command that repeats each run. Results of slow computations are "
-        "stored in the run folders, so a second report takes seconds.",
-        (
-            option("sources", "RUN", "folders of `smi pretrain` and `smi compare`", nargs="+"),
-            option("--out", "FILE", "the page", type=Path, default=Path("report.html")),
-            IMAGES,
-            TRUST,
-            *RUNTIME,
         ),
     ),
     Command(
@@ -564,6 +549,19 @@ COMMANDS = (
             "scale": "choose a scale: --scale minutes, hours or paper",
             "out": "name a folder: --out reproduced",
         },
+    ),
+    Command(
+        "shard",
+        "smi.data.shard_writer:write_shards",
+        "write the images of a folder into tar shards, for an object store or many machines",
+        "Write the images of a folder or a list into tar shards that WebDataset and `--data` read, "
+        "with an index and checksums. Rerun the command to continue after an interruption.",
+        (
+            option("data", "PATH", "an image folder or a list of images"),
+            option("--out", "DIR|URL", "where to write shards", required=True),
+            option("--size", "256MB", "size of a shard, about", default="256MB"),
+            ROOT,
+        ),
     ),
 )
 
@@ -613,7 +611,12 @@ def run(arguments: argparse.Namespace, settings: dict[str, str]) -> None:
     }
     if values.pop("trust", False):
         trust()
-    instead = next((path for name, path in command.instead.items() if values.pop(name)), None)
+    instead = next((path for name, path in command.instead.items() if values[name]), None)
+    values = {
+        name: value
+        for name, value in values.items()
+        if name not in command.instead or not isinstance(value, bool)
+    }
     if instead is None:
         for name, sentence in command.needs.items():
             if values[name] is None:
@@ -705,21 +708,33 @@ class Parser(argparse.ArgumentParser):
         return names
 
 
+def _command_list() -> str:
+    """Return the commands by what one wants to do, with a line or two for each."""
+    helps = {command.name: command.help for command in COMMANDS}
+    lines = []
+    for group, names in COMMAND_GROUPS.items():
+        lines.append(f"{group}:")
+        for name in names:
+            indent = " " * 14
+            text = textwrap.fill(helps[name], 100, initial_indent=indent, subsequent_indent=indent)
+            lines.append(f"  {name:<12}{text.lstrip()}")
+    return "\n".join([*lines, "", "`smi COMMAND --help` explains a command."])
+
+
 def parser() -> Parser:
     """Build the parser from the table of commands."""
     root = Parser(
         prog="smi",
         description="Self-supervised pretraining on modest hardware.",
+        epilog=_command_list(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     root.add_argument("--version", action="version", version=f"smi {__version__}")
-    commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = root.add_subparsers(metavar="COMMAND", required=True, help=argparse.SUPPRESS)
     for command in COMMANDS:
         subparser = commands.add_parser(
-            command.name,
-            help=command.help,
-            description=command.description,
-            allow_abbrev=False,
+            command.name, description=command.description, allow_abbrev=False
         )
         for name, arguments in command.options:
             if arguments.get("dest") != "form":

@@ -246,7 +246,7 @@ def check_learning(h: History) -> Finding | None:
         evidence += f"; random embeddings give {_text(h.range[1])}"
     advice = (
         "Raise the learning rate three to ten times. If that does not help, look at the views "
-        "(`smi views`): they must share content."
+        "(`smi data DIR --views FILE`): they must share content."
     )
     sentence = "The loss has not moved since the start."
     return Finding("not_learning", "warning", sentence, evidence, advice)
@@ -274,8 +274,8 @@ def check_range(h: History) -> Finding | None:
         return None
     if now > random + h.scale / 4:
         advice = (
-            "Lower the learning rate, use a longer warm-up, and look at the views (`smi views`): "
-            "they must share content."
+            "Lower the learning rate, use a longer warm-up, and look at the views "
+            "(`smi data DIR --views FILE`): they must share content."
         )
         sentence = "The loss is still worse than that of random embeddings."
         return Finding(kind, "warning", sentence, evidence, advice)
@@ -336,8 +336,8 @@ def check_accuracy(h: History) -> Finding | None:
     margin = min(0.02, chance / 2)  # a small validation set may give this by luck
     if late and all(probe.score < probe.chance + margin for probe in h.probes[-2:]):
         advice = (
-            "Look at the views (`smi views`) and at the other findings. If there are none, train "
-            "longer or with a higher learning rate."
+            "Look at the views (`smi data DIR --views FILE`) and at the other findings. If there "
+            "are none, train longer or with a higher learning rate."
         )
         return Finding(kind, "warning", "Features are no better than guessing.", evidence, advice)
     # `check_start` compares with the encoder before training, if that was measured.
@@ -345,7 +345,7 @@ def check_accuracy(h: History) -> Finding | None:
     if late and len(h.probes) >= 3 and worse:
         advice = (
             "The views may change the features that separate the classes: choose milder ones "
-            "(`smi views`), or lower the learning rate."
+            "(`smi data DIR --views FILE`), or lower the learning rate."
         )
         sentence = "Features have become worse than at the start."
         evidence = f"{evidence}; {first:.1%} at first"
@@ -382,8 +382,8 @@ def check_start(h: History) -> Finding | None:
         if gain < -start.noise:
             sentence = f"The encoder is worse than {before}."
         advice = (
-            "Train longer or on more images, and look at the views (`smi views`): they must keep "
-            "what separates the images."
+            "Train longer or on more images, and look at the views "
+            "(`smi data DIR --views FILE`): they must keep what separates the images."
         )
     return Finding(kind, "warning", sentence, evidence, advice)
 
@@ -407,7 +407,9 @@ def _advice_against_worse(h: History) -> str:
     advice = "Lower --optimizer.lr or train for fewer epochs."
     if h.context.statistics != "keep":
         advice += " Check that batch norm statistics are kept (--init.statistics keep)."
-    advice += " Look at the views (`smi views`): they must keep what separates the images."
+    advice += (
+        " Look at the views (`smi data DIR --views FILE`): they must keep what separates images."
+    )
     if h.context.select == "last":
         advice += " With select=best, the encoder of the best probe is exported."
     return advice

@@ -13,6 +13,7 @@ from smi.data.describe import (
 )
 from smi.data.folders import FileSet
 from smi.data.sources import resolve_source
+from smi.device import Runtime
 from smi.errors import UserError
 from smi.files import cache_home
 from smi.terminal import quietly
@@ -35,19 +36,19 @@ class Foretold:
         return self.description.plain() | {"recipe": self.recipe, "choice": self.sentence}
 
 
-def foretell(target: str, *, root: Path | None = None, quiet: bool = False) -> Foretold:
+def foretell(target: str, *, runtime: Runtime = Runtime(), quiet: bool = False) -> Foretold:
     """Describe images as `describe_data` does, at the resolution that pretraining would use.
 
     print(foretell("photos").text())
     """
+    root = None if runtime.root is None else Path(runtime.root)
     with quietly(quiet):
         description = describe_data(target, root=root)
         from smi.config.choose import choose_recipe  # imports torch, which takes seconds
         from smi.config.resolve import read_recipe
-        from smi.device import choose_device
 
         try:
-            choice = choose_recipe(target, root, choose_device(None))
+            choice = choose_recipe(target, root, runtime.choose_device())
         except UserError as error:
             return Foretold(description, None, f"Pretraining would stop: {error}.")
         section = read_recipe(choice.recipe).get("data") or {}

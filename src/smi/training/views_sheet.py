@@ -1,4 +1,4 @@
-"""Draw a contact sheet for `smi views`: images, and several draws of the views of each.
+"""Draw a contact sheet for `smi data --views`: images, and several draws of the views of each.
 
 write_sheet("cifar10", out=Path("views.png"))
 """
