@@ -67,6 +67,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def epochs_text(number: float) -> str:
+    """Return a number of epochs in words: "1 epoch", "2.5 epochs"."""
+    return f"{number:.4g} epoch{'' if number == 1 else 's'}"
+
+
 def suggest(name: str, options: Iterable[str], prefix: str = "") -> str:
     """Return "did you mean X?" for the option closest to `name`, or list all options."""
     options = list(options)

@@ -14,7 +14,7 @@ from smi.files import Sources, as_list, disk_errors, expand, write_whole
 from smi.runs.collect import collect_runs
 from smi.runs.names import dataset_name, name_encoders, name_runs, run_names
 from smi.runs.run import Run, is_run
-from smi.terminal import printable, quietly, say, suggest
+from smi.terminal import epochs_text, printable, quietly, say, suggest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -221,7 +221,7 @@ def _pairs_of_run(request: FigureRequest, run: Run) -> "tuple[Shape, Pairs, str]
     views = load_views(run, method)
     pairs = positive_pairs(method, views, images, seed=request.seed, eps=shape.eps)
     epoch = run.epoch(state["step"])
-    after = f" after {epoch:g} epochs" if epoch is not None else ""
+    after = f" after {epochs_text(epoch)}" if epoch is not None else ""
     (name,) = request.named_runs()
     return shape, pairs, f"{len(images):,} images of {sample.data}, embedded by {name}{after}"
 

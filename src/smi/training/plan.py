@@ -10,6 +10,7 @@ from smi.evaluation.label_free import sample
 from smi.losses.smi import AUTO_REDUNDANCY, weight_in_batch
 from smi.nn.encoders import is_import_path, is_resnet, stem_of
 from smi.runs.run import Run
+from smi.terminal import epochs_text
 from smi.training.images import Images
 from smi.training.job import Job
 
@@ -24,7 +25,9 @@ def plan_lines(
     """
     config, store, optimizer = job.config, images.pretrain, job.config.optimizer
     millions = sum(p.numel() for p in job.method.parameters() if p.requires_grad) / 1e6
-    warmup = f"{optimizer.warmup_epochs:g} warm-up epochs"
+    warmup = (
+        f"{optimizer.warmup_epochs:g} warm-up epoch{'' if optimizer.warmup_epochs == 1 else 's'}"
+    )
     lines = [
         f"{origin}: {config.method['name']} on {config.data.source}",
         f"  images     {len(store):,} at {store.resolution} px, {_probe(images)}",
@@ -32,7 +35,7 @@ def plan_lines(
         f"{millions:.1f} M parameters are trained",
         f"  views      {job.views.policy.name}, {_views(job)} ({job.views.backend})",
         f"  batch      {config.batch_size}{_per_device(job)}; "
-        f"{job.steps:,} steps in {job.steps / job.batches.steps_per_epoch:.4g} epochs",
+        f"{job.steps:,} steps in {epochs_text(job.steps / job.batches.steps_per_epoch)}",
         f"  optimizer  {optimizer.name}, {_learning_rates(job)}, "
         f"{_weight_decay(job)}, {job.schedule} after {warmup}{_clip(job)}",
         f"  device     {describe_device(job.device)}, {job.precision}",
