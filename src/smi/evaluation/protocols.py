@@ -310,8 +310,8 @@ def _run_fine_tune(case: Case) -> Outcome:
     sentence = (
         "encoder and linear classifier trained together on random crops and flips of 1 %, 10 % and "
         f"all of {len(data.train):,} labelled images, AdamW, last of "
-        f"{epochs_text(case.epochs or finetune.FINE_TUNING_EPOCHS)} ({finetune.MIN_STEPS} steps, if that "
-        f"is more), on {len(data.test):,} images"
+        f"{epochs_text(case.epochs or finetune.FINE_TUNING_EPOCHS)} "
+        f"({finetune.MIN_STEPS} steps, if that is more), on {len(data.test):,} images"
     )
     return Outcome(scores, sentence, details)
 
