@@ -20,6 +20,7 @@ from smi.comparison.comparison import (
 from smi.errors import TrainingError, UserError
 from smi.evaluation.results import OFF_THE_SHELF, Result, Score
 from support.comparisons import make_result, make_row
+from support.made_up import LEAST_CONFIG
 
 
 def student(values: list[float]) -> tuple[float, float, float]:
@@ -189,8 +190,7 @@ def test_failed_runs_are_noted_and_counted(comparison):
 
 
 def test_a_run_whose_batch_did_not_fit_is_noted(tmp_path):
-    sections = {name: {} for name in ("data", "views", "encoder", "method")}
-    (tmp_path / "config.yaml").write_text(json.dumps({"batch_size": 32, **sections}))
+    (tmp_path / "config.yaml").write_text(json.dumps(LEAST_CONFIG))
     (tmp_path / "run.json").write_text('{"requested_batch_size": 64}')
     run = TrainedRun.read(tmp_path, seed=0, command="")
     comparison = Comparison((Row("SMI", None, "SMI", (run,)),), (0,), None, {})
@@ -223,9 +223,9 @@ def test_a_dataset_name_that_is_not_text(tmp_path):
 def test_a_comparison_says_whether_methods_were_trained_alike(tmp_path):
     rows = make_row("M0", {0: 0.5, 1: 0.6}), make_row("M1", {0: 0.7, 1: 0.6})
     for about, title, note in (
-        ({}, "Mean and 95 % interval over 2 seeds", "identical: "),  # of an earlier version
-        ({"published": False}, "Mean and 95 % interval over 2 seeds", "identical: "),
-        ({"published": True}, "Mean and 95 % interval over 2 seeds, as published", "published: "),
+        ({}, "Both seeds", "identical: "),  # of an earlier version
+        ({"published": False}, "Both seeds", "identical: "),
+        ({"published": True}, "Both seeds, as published", "published: "),
     ):
         Comparison(rows, (0, 1), None, about).write(tmp_path)
         comparison = Comparison.read(tmp_path)
@@ -323,5 +323,5 @@ def test_a_start_that_could_not_be_evaluated_is_noted(comparison):
     start = OffTheShelf("timm", "resnet18", "0", failed="features are not finite")
     broken = replace(comparison, off_the_shelf=start)
     assert "failed: off the shelf: features are not finite" in broken.notes()
-    assert "off the shelf                -        -      -        -" in broken.text().splitlines()
+    assert "off the shelf                  -        -      -        -" in broken.text().splitlines()
     broken.raise_if_failed()  # all runs are there

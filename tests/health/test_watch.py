@@ -347,7 +347,6 @@ def test_an_encoder_that_is_as_good_as_its_start():
         (STARTED, "Lower --optimizer.lr", "statistics"),
         (replace(STARTED, statistics="update"), "--init.statistics keep", "select=best"),
         (replace(STARTED, select="last"), "With select=best", "statistics"),
-        (CONTEXT, "Check that batch norm statistics are kept", "select=best"),  # while it trains
     ],
 )
 def test_an_encoder_that_is_worse_than_its_start(context, advice, missing):
@@ -398,7 +397,6 @@ def test_a_loss_that_weights_make_low_from_the_start_is_not_a_finding():
         line["loss"] = 45.0
     assert set(problems(CONTEXT, flat)) == {"not_learning"}
     assert problems(STARTED, flat) == {}
-    assert set(problems(CONTEXT, with_probes(flat, 0.67, start=0.6))) == set()
     for line in flat:
         line["loss"] = 114.0  # that of random embeddings
     assert set(problems(STARTED, flat)) == {"not_learning"}
