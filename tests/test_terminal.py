@@ -101,3 +101,20 @@ def test_a_progress_bar_counts_on_a_terminal_unless_silenced(monkeypatch, capsys
     with quietly(), Progress("decoding", 4, "images") as progress:
         progress.advance(3)
     assert capsys.readouterr().err == ""
+
+
+def test_without_a_terminal_progress_is_lines(capsys, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr("smi.terminal.time.monotonic", lambda: now)
+    with Progress("decoding", 4000, "images") as progress:
+        for seconds in (1, 1.5, 3, 9, 3, 20):
+            now += seconds
+            progress.advance(100)
+    assert capsys.readouterr().err == (
+        "decoding: 200 of 4,000 images\ndecoding: 400 of 4,000 images\ndecoding: 600 of 4,000 "
+        "images\n"
+    )
+    with quietly(), Progress("decoding", None, "images") as progress:
+        now += 60
+        progress.advance(1)
+    assert capsys.readouterr().err == ""
