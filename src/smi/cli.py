@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from smi import __version__
 from smi.errors import TrainingError, UserError
+from smi.files import expand
 from smi.imports import trust
 from smi.inventory import THINGS
 from smi.terminal import say, suggest
@@ -626,6 +627,7 @@ def run(arguments: argparse.Namespace, settings: dict[str, str]) -> None:
         chosen = {name: value for name, value in named.items() if value is not None}
         values["overrides"] = {**settings, **chosen}
     given = {name: value for name, value in values.items() if value is not None}
+    check_early(command, given)
     function = load_function(instead or command.calls)
     result = function(**matching(function, given))
     if command.shows and instead is None:
@@ -634,6 +636,20 @@ def run(arguments: argparse.Namespace, settings: dict[str, str]) -> None:
         show(result, getattr(arguments, "form", None) or "text")
     if hasattr(result, "raise_if_failed"):
         result.raise_if_failed()
+
+
+def check_early(command: Command, values: dict[str, Any]) -> None:
+    """Refuse a recipe or a run that is not there, before torch is imported, which takes seconds."""
+    if command.overrides is not None and values.get("recipe") is not None:
+        from smi.config.schema import require_recipe
+
+        require_recipe(values["recipe"])
+    for name in ("run", "source", "sources"):
+        given = values.get(name, [])
+        for source in given if isinstance(given, list) else [given]:
+            is_scheme = ":" in str(source).partition("/")[0]  # timm:NAME, hf-hub:ORG/NAME
+            if not is_scheme and not expand(source).exists():
+                raise UserError(f"there is no run or encoder {source}")
 
 
 def load_function(path: str) -> Callable[..., Any]:
@@ -725,6 +741,7 @@ def parser() -> Parser:
     """Build the parser from the table of commands."""
     root = Parser(
         prog="smi",
+        usage="smi [--help] [--version] COMMAND ...",
         description="Self-supervised pretraining on modest hardware.",
         epilog=_command_list(),
         formatter_class=argparse.RawDescriptionHelpFormatter,

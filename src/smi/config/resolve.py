@@ -13,13 +13,12 @@ from typing import Any
 
 from smi.config.coerce import check_names, to_dataclass, to_mapping, to_named, to_text, to_type
 from smi.config.published import apply_published
-from smi.config.schema import RECIPES, SHORT, Config, read_text
+from smi.config.schema import RECIPES, SHORT, Config, read_text, require_recipe
 from smi.errors import UserError
 from smi.files import parse_yaml, read_yaml
 from smi.imports import require_trust, trust
 from smi.methods import find_method, name_of, settings_of
 from smi.nn.encoders import MAX_IMAGE_SIDE, is_resnet_name, require_trusted_network
-from smi.terminal import suggest
 from smi.views import RECIPES as POLICIES
 
 MAX_BASES = 10  # of a recipe, one below the other
@@ -92,17 +91,11 @@ def _trust_overrides(overrides: Mapping[str, Any]) -> None:
 
 def read_recipe(recipe: str | Path, depth: int = 0) -> dict[str, Any]:
     """Read a recipe by its name or from a YAML file, which may name a base that it changes."""
-    path = Path(recipe)
+    require_recipe(recipe)
     if str(recipe) in RECIPES:
-        text = read_text(str(recipe))
-    elif path.suffix in (".yaml", ".yml") and path.is_file():
-        return _with_base(read_yaml(path), path, depth)
-    elif path.suffix in (".yaml", ".yml"):
-        raise UserError(f"there is no file {path}")
-    else:
-        hint = suggest(str(recipe), RECIPES)
-        raise UserError(f"there is no recipe {str(recipe)!r}: {hint} (or name a YAML file)")
-    return parse_yaml(text, recipe)
+        return parse_yaml(read_text(str(recipe)), recipe)
+    path = Path(recipe)
+    return _with_base(read_yaml(path), path, depth)
 
 
 def _with_base(raw: dict[str, Any], path: Path, depth: int) -> dict[str, Any]:
