@@ -70,10 +70,13 @@ def flag(name: str, help: str, **arguments: Any) -> Option:
     return name, {"help": help, "action": "store_true", **arguments}
 
 
+FORM_NAMES = {"json": "JSON", "markdown": "Markdown", "latex": "LaTeX", "csv": "CSV"}
+
+
 def form(name: str) -> Option:
     """Describe the flag that prints a result in another format."""
     return f"--{name}", {
-        "help": f"print {'Markdown' if name == 'markdown' else name.upper()} instead of text",
+        "help": f"print {FORM_NAMES[name]} instead of text",
         "dest": "form",
         "action": "store_const",
         "const": name,
@@ -387,7 +390,7 @@ COMMANDS = (
         "embed",
         "smi.inference.embed:embed",
         "write the features of all images of a dataset or folder, with their file names",
-        "Write the features of every image, in the order of the paths, as .npz or .parquet.",
+        "Write the features of every image, in the order of the paths, as .npz, .parquet or .csv.",
         (
             ENCODER,
             option(
@@ -400,7 +403,7 @@ COMMANDS = (
             option(
                 "--out",
                 "FILE",
-                "FILE.npz or FILE.parquet; for shards also a folder, with a file for each shard",
+                "FILE.npz, .parquet or .csv; for shards also a folder, with a file for each shard",
                 type=Path,
                 required=True,
             ),
@@ -473,13 +476,13 @@ COMMANDS = (
     Command(
         "figure",
         "smi.figures.catalogue:write_figure",
-        "draw the paper's figures for any runs: to print (.svg, .png) and to explore (.html)",
+        "draw the paper's figures for any runs: to print (.svg, .png, .pdf) and to explore (.html)",
         "Draw one of the paper's figures. FILE.html opens without a network: hover, zoom, rotate. "
-        "FILE.svg and FILE.png need pip install 'smi-ssl[figures]' and Chrome or Chromium.",
+        "FILE.svg, .png and .pdf need pip install 'smi-ssl[figures]' and Chrome or Chromium.",
         (
             option("name", "NAME", "a name that `smi figure --list` shows", nargs="?"),
             option("sources", "RUN", "folders of runs or comparisons, or encoders", nargs="*"),
-            option("--out", "FILE", "FILE.html, FILE.svg or FILE.png", type=Path),
+            option("--out", "FILE", "FILE.html, .svg, .png or .pdf", type=Path),
             IMAGES,
             count(
                 "--images",
@@ -520,6 +523,7 @@ COMMANDS = (
             count("--devices", "W", "for Table 2: devices that train together (default: 8)"),
             flag("--measure", "for Table 2: also measure time and memory on this machine"),
             form("markdown"),
+            form("latex"),
             form("csv"),
             JSON,
         ),
@@ -679,7 +683,7 @@ def show(result: Any, form: str) -> None:
         say(result)
     elif form == "json" and hasattr(result, "plain"):
         say(json.dumps(result.plain(), indent=2, ensure_ascii=False, allow_nan=False))
-    elif form in ("markdown", "csv"):
+    elif form in ("markdown", "latex", "csv"):
         say(getattr(result, form)().rstrip("\n"))
     elif hasattr(result, "text"):
         say(result.text())

@@ -368,6 +368,12 @@ class Comparison:
         notes = "\n".join(f"- {note}" for note in self.notes())
         return "\n\n".join([*parts, notes]) + "\n"
 
+    def latex(self) -> str:
+        """Format all tables as LaTeX, with the notes as comments beneath."""
+        *tables, last = self.tables()
+        tables.append(replace(last, notes=tuple(self.notes())))
+        return "\n\n".join(table.latex() for table in tables)
+
     def csv(self) -> str:
         """Format one line per row: scores between 0 and 1, milliseconds and MB."""
         records = [self._record(row) for row in self.rows]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Values = NDArray[np.float64]
 
-SUFFIXES = (".html", ".svg", ".png")
+SUFFIXES = (".html", ".svg", ".png", ".pdf")
 PNG_SCALE = 3  # pixels for each point, enough for 300 dpi in a column of a paper
 NUM_PAIRS = 512
 MAX_MAPS = 12
@@ -362,7 +362,7 @@ def write_figure(
     runtime: Runtime = Runtime(),
     quiet: bool = False,
 ) -> Path:
-    """Draw a figure of runs, write it to FILE.html, FILE.svg or FILE.png, and return the path.
+    """Draw a figure of runs, write it to FILE.html, .svg, .png or .pdf, and return the path.
 
     write_figure("ratio", ["runs/smi", "runs/bt"], "ratio.html")
 
@@ -433,7 +433,7 @@ def _is_encoder(source: str | Path) -> bool:
 
 
 def save_figure(drawn: Any, name: str, out: Path) -> None:
-    """Write a plotly figure to an .html, .svg or .png file; an existing file is replaced."""
+    """Write a plotly figure to a file of one of SUFFIXES; an existing file is replaced."""
     _check(out)
     with disk_errors(f"writing {out}"):
         write_whole(out, lambda partial: _write(drawn, partial, out.suffix.lower(), name))
@@ -476,7 +476,7 @@ def _write(figure: Any, partial: Path, suffix: str, name: str) -> None:
 
 
 def _image(figure: Any, format: str) -> bytes:
-    """Draw an SVG or a PNG in a browser, which kaleido starts.
+    """Draw an SVG, a PNG or a PDF in a browser, which kaleido starts.
 
     No figure needs MathJax, so kaleido does not load it from the network.
     """

@@ -54,6 +54,10 @@ class ComparisonTables:
         """Return the same tables in Markdown."""
         return "\n\n".join(comparison.markdown().rstrip() for comparison in self.comparisons)
 
+    def latex(self) -> str:
+        """Return the same tables in LaTeX."""
+        return "\n\n".join(comparison.latex() for comparison in self.comparisons)
+
     def csv(self) -> str:
         """Return one CSV table for each comparison, with an empty line between them."""
         return "\n".join(comparison.csv() for comparison in self.comparisons)
