@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import smi
-from smi.cli import COMMANDS, GROUPS, load_function
+from smi.cli import COMMAND_GROUPS, COMMANDS, GROUPS, load_function
 
 SMI = Path(sys.executable).with_name("smi")
 
@@ -24,7 +24,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_cost_prints_the_papers_table():
-    result = run("cost")
+    result = run("table", "2", "--batch", "256")
     assert result.returncode == 0
     assert result.stderr == ""
     for number in ("137.43", "274.87", "103.07", "12.88", "24(256×255)"):
@@ -32,7 +32,9 @@ def test_cost_prints_the_papers_table():
 
 
 def test_cost_json_and_measure():
-    result = run("cost", "--batch", "8", "--dim", "16", "--devices", "1", "--measure", "--json")
+    result = run(
+        "table", "2", "--batch", "8", "--dim", "16", "--devices", "1", "--measure", "--json"
+    )
     assert result.returncode == 0
     assert result.stderr == ""
     assert len(json.loads(result.stdout)["losses"]) == 4
@@ -41,10 +43,10 @@ def test_cost_json_and_measure():
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("cost", "--batch", "0"),
-        ("cost", "--dim", "many"),
-        ("cost", "--devices", "-1"),
-        ("cost", "--bath", "3"),
+        ("table", "2", "--batch", "0"),
+        ("table", "2", "--dim", "many"),
+        ("table", "2", "--devices", "-1"),
+        ("table", "2", "--bath", "3"),
         ("csot",),
         (),
     ],
@@ -63,8 +65,9 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(arguments):
         ["--help"],
         ["--version"],
         *([command.name, "--help"] for command in COMMANDS),
-        ["cost"],
-        ["pretrain", "--list"],
+        ["table", "2", "--batch", "256"],
+        ["list", "recipes"],
+        ["list", "runs", "."],
         ["figure", "--list"],
         ["reproduce", "--list"],
     ],
@@ -143,12 +146,17 @@ WRONG = [
     ("classify", "nowhere", "--data", "digits", "--out", "x"),
     ("classify", "nowhere", "x.png", "--epochs", "-1"),
     ("export", "nowhere", "--to", "timm"),
-    ("methods", "SMEE"),
-    ("encoders", "--image-size", "0"),
+    ("list", "methods", "SMEE"),
+    ("list", "recipes", "SMI"),
+    ("list", "runs", "nowhere"),
+    ("list", "settings"),
+    ("list", "settings", "digitz"),
+    ("list", "nothing"),
+    ("list", "encoders", "--image-size", "0"),
     ("data", "nowhere"),
     ("shard", "nowhere", "--out", "x"),
-    ("views", "nowhere"),
-    ("cost", "--batch", "0"),
+    ("data", "nowhere", "--views", "x.png"),
+    ("table", "1", "--batch", "3"),
     ("figure",),
     ("figure", "gradient-norm", "--out", "x.html"),
     ("figure", "gradient-norn", "--out", "x.html"),
@@ -169,6 +177,12 @@ def test_a_mistake_in_any_command_is_one_sentence(arguments, smi_here, tmp_path,
     assert result.stdout == ""
     assert len(result.stderr.splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_sixteen_commands_at_most_each_in_a_group():
+    groups = [name for names in COMMAND_GROUPS.values() for name in names]
+    assert sorted(groups) == sorted(command.name for command in COMMANDS)
+    assert len(COMMANDS) <= 16
 
 
 def test_wrong_inputs_are_tried_for_every_command():
@@ -215,7 +229,7 @@ def test_a_closed_pipe_is_not_a_traceback():
 def test_a_full_disk_is_one_sentence():
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(
-            [str(SMI), "cost"],
+            [str(SMI), "table", "2"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -227,7 +241,7 @@ def test_a_full_disk_is_one_sentence():
 
 
 def test_too_large_to_measure_is_one_sentence():
-    result = run("cost", "--measure", "--batch", "100000", "--dim", "1000000000")
+    result = run("table", "2", "--measure", "--batch", "100000", "--dim", "1000000000")
     assert result.returncode == 2
     assert result.stderr.startswith("smi: there is not enough memory to measure")
     assert len(result.stderr.splitlines()) == 1
@@ -287,3 +301,18 @@ def test_the_library_prints_in_one_place():
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print"
     ]
     assert {place.split(":")[0] for place in prints} <= {"cli.py", "terminal.py"}, prints
+
+
+@pytest.mark.parametrize(
+    ("word", "setting"),
+    [
+        ("--lr", "--optimizer.lr"),
+        ("--lambda", "--method.redundancy_weight"),
+        ("--weight-decay=0", "--optimizer.weight_decay"),
+        ("--resolution", "--data.resolution"),
+    ],
+)
+def test_the_short_name_of_a_setting_is_answered_with_its_full_name(word, setting):
+    result = run("pretrain", "digits", "--out", "x", word, "1")
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"smi pretrain: there is no {word}: did you mean {setting}?")

@@ -137,3 +137,21 @@ def test_cells():
         "90.64",
         "90.6",
     ]
+
+
+def test_latex_has_rules_and_escapes():
+    assert SIMPLE.latex().splitlines() == [
+        "% ",
+        r"\begin{tabular}{lr}",
+        r"\toprule",
+        r"Method & kNN \\",
+        r"\midrule",
+        r"SMI & 52.7\% \\",
+        r"Barlow Twins & - \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+        "% one seed",
+    ]
+    hostile = Table.of(["a_b"], [[r"\input{x} & 1 ± 2"]]).latex()
+    assert r"a\_b" in hostile
+    assert r"\textbackslash{}input\{x\} \& 1 $\pm$ 2" in hostile

@@ -112,3 +112,20 @@ def test_json_is_printable_and_means_the_same():
     assert all(c.isprintable() or c == "\n" for c in text)
     assert "é 日本 🦋" in text
     assert json.loads(text) == names
+
+
+def test_without_a_terminal_progress_is_lines(capsys, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr("smi.terminal.time.monotonic", lambda: now)
+    with Progress("decoding", 4000, "images") as progress:
+        for seconds in (1, 1.5, 3, 9, 3, 20):
+            now += seconds
+            progress.advance(100)
+    assert capsys.readouterr().err == (
+        "decoding: 200 of 4,000 images\ndecoding: 400 of 4,000 images\ndecoding: 600 of 4,000 "
+        "images\n"
+    )
+    with quietly(), Progress("decoding", None, "images") as progress:
+        now += 60
+        progress.advance(1)
+    assert capsys.readouterr().err == ""

@@ -12,14 +12,17 @@ import json
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from smi import __version__
 from smi.errors import TrainingError, UserError, sentence
+from smi.files import expand
 from smi.imports import trust
+from smi.inventory import THINGS
 from smi.terminal import printable_json, say, suggest
 
 MAX_NUMBER = 10**15  # of images, steps and the like
@@ -31,7 +34,7 @@ class Command:
     """Describe one command.
 
     calls: the function, as "module:function"; its parameters have the names of the options.
-    instead: for a flag, the function to call instead if that flag is given.
+    instead: for an option, the function to call instead if that option is given.
     needs: for an option that only `calls` needs, the sentence to print if it is missing.
     overrides: the options that are settings of the configuration; they and dotted settings become
         the function's parameter `overrides`.
@@ -67,10 +70,13 @@ def flag(name: str, help: str, **arguments: Any) -> Option:
     return name, {"help": help, "action": "store_true", **arguments}
 
 
+FORM_NAMES = {"json": "JSON", "markdown": "Markdown", "latex": "LaTeX", "csv": "CSV"}
+
+
 def form(name: str) -> Option:
     """Describe the flag that prints a result in another format."""
     return f"--{name}", {
-        "help": f"print {'Markdown' if name == 'markdown' else name.upper()} instead of text",
+        "help": f"print {FORM_NAMES[name]} instead of text",
         "dest": "form",
         "action": "store_const",
         "const": name,
@@ -118,7 +124,7 @@ RUNTIME = (
 )
 TRUST = flag("--trust", "run code of your own that a run's folder or a file names")
 RECIPE = (
-    option("recipe", "RECIPE", "a name (see `smi pretrain --list`) or a YAML file", nargs="?"),
+    option("recipe", "RECIPE", "a name (see `smi list recipes`) or a YAML file", nargs="?"),
     option(
         "--data",
         "NAME|PATH|URL",
@@ -127,7 +133,9 @@ RECIPE = (
         "repeating it",
         action="append",
     ),
-    option("--encoder", "NAME", "a timm name, resnet-small (see `smi encoders`) or an import path"),
+    option(
+        "--encoder", "NAME", "a timm name, resnet-small (see `smi list encoders`) or an import path"
+    ),
     option(
         "--init",
         "SOURCE",
@@ -225,6 +233,15 @@ JSON = form("json")
 
 # --------------------------------------------------------------------------------------- commands
 
+# As `smi --help` shows them: by what one wants to do.
+COMMAND_GROUPS = {
+    "start": ("demo", "data", "list"),
+    "train": ("pretrain", "compare", "doctor"),
+    "use an encoder": ("classify", "evaluate", "embed", "neighbours", "export"),
+    "see results": ("report", "figure", "table", "reproduce"),
+    "scale": ("shard",),
+}
+
 COMMANDS = (
     Command(
         "demo",
@@ -236,6 +253,46 @@ COMMANDS = (
         (option("--out", "DIR", "folder of the runs", type=Path, default=Path("runs/demo")),),
     ),
     Command(
+        "data",
+        "smi.training.foretell:foretell",
+        "download a dataset by name, or describe any source of images and what pretraining does",
+        "Download a dataset by name (digits, cifar10, cifar100, stl10, imagenette, imagewoof; for "
+        "imagenet it explains which files to put where), or describe any source: its images, the "
+        "files that cannot be read, and what pretraining would do. With --views, draw some images "
+        "and, beside each, random views of it.",
+        (
+            TARGET,
+            option("--views", "FILE", "draw random views into a PNG", type=Path, dest="out"),
+            option(
+                "--recipe",
+                "NAME",
+                "with --views: a recipe (see `smi list recipes`), or the views of a method's "
+                "authors: byol, simclr, mocov1, mocov2, swav, dino, dinovit, pirl; cifar10 and "
+                "others also with -multicrop or -jigsaw (default: the recipe that pretraining "
+                "would choose)",
+            ),
+            SEED,
+            count("--rows", "R", "with --views: number of images", default=6),
+            JSON,
+            *RUNTIME,
+        ),
+        instead={"out": "smi.training.views_sheet:write_sheet"},
+    ),
+    Command(
+        "list",
+        "smi.inventory:list_things",
+        "list recipes, methods, encoders, runs, or the settings of a recipe",
+        "List the recipes; the methods and what each needs, or the settings of one method; useful "
+        "encoders with their size and training speed on this machine; the runs below a folder; or "
+        "every setting of a recipe with its value and meaning.",
+        (
+            option("what", "WHAT", "recipes, methods, encoders, runs or settings", choices=THINGS),
+            option("name", "NAME", "a method, the folder of runs, or a recipe", nargs="?"),
+            count("--image-size", "S", "pixels of a side, for encoders", default=32),
+            JSON,
+        ),
+    ),
+    Command(
         "pretrain",
         "smi.training.pretrain:pretrain",
         "pretrain an encoder on a dataset or an image folder; rerun the command to resume",
@@ -245,18 +302,16 @@ COMMANDS = (
         "processes with: torchrun --nproc-per-node 8 -m smi pretrain imagenet --out DIR.",
         (
             option("--out", "DIR", "the run's folder", type=Path),
-            option("--method", "NAME", "SMI, BarlowTwins, ... (`smi methods`) or an import path"),
+            option(
+                "--method", "NAME", "SMI, BarlowTwins, ... (`smi list methods`) or an import path"
+            ),
             option("--seed", "S", "seed of the run (default: that of the recipe, 0)", type=number),
             flag("--fresh", "start over; the content of DIR is moved to another folder"),
             TIME,
             flag("--dry-run", "print the plan and stop; with --time, after a few steps"),
-            flag("--list", "list the recipes and exit"),
             *RECIPE,
         ),
-        instead={
-            "list": "smi.config.schema:list_recipes",
-            "dry_run": "smi.training.pretrain:preview",
-        },
+        instead={"dry_run": "smi.training.pretrain:preview"},
         needs={"out": "name the run's folder: --out runs/mine"},
         overrides=(*SETTINGS, "seed"),
         shows="smi.training.plan:next_steps",
@@ -335,7 +390,7 @@ COMMANDS = (
         "embed",
         "smi.inference.embed:embed",
         "write the features of all images of a dataset or folder, with their file names",
-        "Write the features of every image, in the order of the paths, as .npz or .parquet.",
+        "Write the features of every image, in the order of the paths, as .npz, .parquet or .csv.",
         (
             ENCODER,
             option(
@@ -348,7 +403,7 @@ COMMANDS = (
             option(
                 "--out",
                 "FILE",
-                "FILE.npz or FILE.parquet; for shards also a folder, with a file for each shard",
+                "FILE.npz, .parquet or .csv; for shards also a folder, with a file for each shard",
                 type=Path,
                 required=True,
             ),
@@ -452,85 +507,31 @@ COMMANDS = (
         ),
     ),
     Command(
-        "methods",
-        "smi.methods.catalogue:describe_methods",
-        "list the methods and what each needs",
-        "List the methods and what each needs, or the settings of one method.",
-        (option("name", "NAME", "a method, to list its settings", nargs="?"), JSON),
-    ),
-    Command(
-        "encoders",
-        "smi.nn.catalogue:list_encoders",
-        "list some encoders with their size and training speed on this machine",
-        "List useful encoders with their size, and time a training step of each on this machine. "
-        "Any timm model name works.",
-        (count("--image-size", "S", "pixels of a side", default=32), JSON),
-    ),
-    Command(
-        "data",
-        "smi.data.describe:describe_data",
-        "download a dataset by name, or describe an image folder or an array file",
-        "Download a dataset by name (digits, cifar10, cifar100, stl10, imagenette, imagewoof; for "
-        "imagenet it explains which files to put where), or describe any folder: its images, the "
-        "files that cannot be read, and what pretraining would use.",
-        (TARGET, ROOT, JSON),
-    ),
-    Command(
-        "shard",
-        "smi.data.shard_writer:write_shards",
-        "write the images of a folder into tar shards, for an object store or many machines",
-        "Write the images of a folder or a list into tar shards that WebDataset and `--data` read, "
-        "with an index and checksums. Rerun the command to continue after an interruption.",
+        "report",
+        "smi.reporting.report:report",
+        "write one page about runs and comparisons: health, curves, features, images, settings",
+        "Write one self-contained page that opens in any browser, without a network: the training, "
+        "its health, every curve and figure, t-SNE with the images, nearest neighbours, evaluation "
+        "with protocols, and the command that repeats each run. Results of slow computations are "
+        "stored in the run folders, so a second report takes seconds.",
         (
-            option("data", "PATH", "an image folder or a list of images"),
-            option("--out", "DIR|URL", "where to write shards", required=True),
-            option("--size", "256MB", "size of a shard, about", default="256MB"),
-            ROOT,
-        ),
-    ),
-    Command(
-        "views",
-        "smi.views.views_sheet:write_sheet",
-        "draw the random views that pretraining would use (writes a contact sheet)",
-        "Write a PNG with some images and, beside each, several random views under a recipe.",
-        (
-            TARGET,
-            option(
-                "--recipe",
-                "NAME",
-                "digits, cifar10, cifar100, imagenette, imagewoof, imagenet, or that of a method's "
-                "authors: byol, simclr, mocov1, mocov2, swav, dino, dinovit, pirl; also with "
-                "-multicrop or -jigsaw (default: that of the dataset)",
-            ),
-            option("--out", "FILE", "the PNG to write", type=Path, default=Path("views.png")),
-            ROOT,
-            SEED,
-            count("--rows", "R", "number of images", default=6),
-        ),
-    ),
-    Command(
-        "cost",
-        "smi.paper.cost:cost",
-        "count what each loss costs: multiply-accumulates, matrix entries, bytes, time, memory",
-        "Count what each loss costs per step. The defaults give the paper's Table 2.",
-        (
-            count("--batch", "N", "samples on each device", default=256),
-            count("--dim", "K", "coordinates of an embedding", default=8192),
-            count("--devices", "W", "devices that train together", default=8),
-            flag("--measure", "also measure time and peak memory of each loss on this machine"),
-            JSON,
+            option("sources", "RUN", "folders of `smi pretrain` and `smi compare`", nargs="+"),
+            option("--out", "FILE", "the page", type=Path, default=Path("report.html")),
+            IMAGES,
+            TRUST,
+            *RUNTIME,
         ),
     ),
     Command(
         "figure",
         "smi.figures.catalogue:write_figure",
-        "draw the paper's figures for any runs: to print (.svg, .png) and to explore (.html)",
+        "draw the paper's figures for any runs: to print (.svg, .png, .pdf) and to explore (.html)",
         "Draw one of the paper's figures. FILE.html opens without a network: hover, zoom, rotate. "
-        "FILE.svg and FILE.png need pip install 'smi-ssl[figures]' and Chrome or Chromium.",
+        "FILE.svg, .png and .pdf need pip install 'smi-ssl[figures]' and Chrome or Chromium.",
         (
             option("name", "NAME", "a name that `smi figure --list` shows", nargs="?"),
             option("sources", "RUN", "folders of runs or comparisons, or encoders", nargs="*"),
-            option("--out", "FILE", "FILE.html, FILE.svg or FILE.png", type=Path),
+            option("--out", "FILE", "FILE.html, .svg, .png or .pdf", type=Path),
             IMAGES,
             count(
                 "--images",
@@ -555,6 +556,7 @@ COMMANDS = (
         "print the paper's tables with your runs beside its numbers, or a comparison",
         "Print Table 1 (accuracy by method), 2 (cost of each loss) or 3 (Barlow Twins against SMI "
         "by dataset): the paper's numbers in one group of columns, those of your runs in another. "
+        "Table 2 counts the cost of losses for any --batch, --dim and --devices. "
         "`comparison` prints the result of `smi compare` again.",
         (
             option(
@@ -565,25 +567,14 @@ COMMANDS = (
             ),
             option("sources", "RUN", "folders of evaluated runs, or of comparisons", nargs="*"),
             IMAGES,
+            count("--batch", "N", "for Table 2: samples on each device (default: 256)"),
+            count("--dim", "K", "for Table 2: coordinates of an embedding (default: 8192)"),
+            count("--devices", "W", "for Table 2: devices that train together (default: 8)"),
+            flag("--measure", "for Table 2: also measure time and memory on this machine"),
             form("markdown"),
+            form("latex"),
             form("csv"),
             JSON,
-        ),
-    ),
-    Command(
-        "report",
-        "smi.reporting.report:report",
-        "write one page about runs and comparisons: health, curves, features, images, settings",
-        "Write one self-contained page that opens in any browser, without a network: the training, "
-        "its health, every curve and figure, t-SNE with the images, nearest neighbours, evaluation "
-        "with protocols, and the command that repeats each run. Results of slow computations are "
-        "stored in the run folders, so a second report takes seconds.",
-        (
-            option("sources", "RUN", "folders of `smi pretrain` and `smi compare`", nargs="+"),
-            option("--out", "FILE", "the page", type=Path, default=Path("report.html")),
-            IMAGES,
-            TRUST,
-            *RUNTIME,
         ),
     ),
     Command(
@@ -612,6 +603,19 @@ COMMANDS = (
             "scale": "choose a scale: --scale minutes, hours or paper",
             "out": "name a folder: --out reproduced",
         },
+    ),
+    Command(
+        "shard",
+        "smi.data.shard_writer:write_shards",
+        "write the images of a folder into tar shards, for an object store or many machines",
+        "Write the images of a folder or a list into tar shards that WebDataset and `--data` read, "
+        "with an index and checksums. Rerun the command to continue after an interruption.",
+        (
+            option("data", "PATH", "an image folder or a list of images"),
+            option("--out", "DIR|URL", "where to write shards", required=True),
+            option("--size", "256MB", "size of a shard, about", default="256MB"),
+            ROOT,
+        ),
     ),
 )
 
@@ -670,7 +674,12 @@ def run(arguments: argparse.Namespace, settings: dict[str, str]) -> None:
     }
     if values.pop("trust", False):
         trust()
-    instead = next((path for name, path in command.instead.items() if values.pop(name)), None)
+    instead = next((path for name, path in command.instead.items() if values[name]), None)
+    values = {
+        name: value
+        for name, value in values.items()
+        if name not in command.instead or not isinstance(value, bool)
+    }
     if instead is None:
         for name, sentence in command.needs.items():
             if values[name] is None:
@@ -680,6 +689,7 @@ def run(arguments: argparse.Namespace, settings: dict[str, str]) -> None:
         chosen = {name: value for name, value in named.items() if value is not None}
         values["overrides"] = {**settings, **chosen}
     given = {name: value for name, value in values.items() if value is not None}
+    check_early(command, given)
     function = load_function(instead or command.calls)
     result = function(**matching(function, given))
     if command.shows and instead is None:
@@ -688,6 +698,20 @@ def run(arguments: argparse.Namespace, settings: dict[str, str]) -> None:
         show(result, getattr(arguments, "form", None) or "text")
     if hasattr(result, "raise_if_failed"):
         result.raise_if_failed()
+
+
+def check_early(command: Command, values: dict[str, Any]) -> None:
+    """Refuse a recipe or a run that is not there, before torch is imported, which takes seconds."""
+    if command.overrides is not None and values.get("recipe") is not None:
+        from smi.config.schema import require_recipe
+
+        require_recipe(values["recipe"])
+    for name in ("run", "source", "sources"):
+        given = values.get(name, [])
+        for source in given if isinstance(given, list) else [given]:
+            is_scheme = ":" in str(source).partition("/")[0]  # timm:NAME, hf-hub:ORG/NAME
+            if not is_scheme and not expand(source).exists():
+                raise UserError(f"there is no run or encoder {source}")
 
 
 def load_function(path: str) -> Callable[..., Any]:
@@ -718,15 +742,10 @@ def show(result: Any, form: str) -> None:
     elif form == "json" and hasattr(result, "plain"):
         text = json.dumps(result.plain(), indent=2, ensure_ascii=False, allow_nan=False)
         say(printable_json(text))
-    elif form in ("markdown", "csv"):
+    elif form in ("markdown", "latex", "csv"):
         say(getattr(result, form)().rstrip("\n"))
     elif hasattr(result, "text"):
         say(result.text())
-
-
-def printable_json(text: str) -> str:
-    """Escape what a terminal should not get inside the strings of JSON."""
-    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
 def complain(error: object) -> None:
@@ -741,6 +760,8 @@ def complain(error: object) -> None:
 class Parser(argparse.ArgumentParser):
     """Parse arguments, with one sentence and exit code 2 for a mistake."""
 
+    takes_settings = False  # also takes the dotted settings of a recipe
+
     def error(self, message: str) -> NoReturn:
         """Print one sentence and exit with code 2."""
         self.exit(2, f"{self.prog}: {sentence(message)} (see {self.prog} --help)\n")
@@ -748,7 +769,10 @@ class Parser(argparse.ArgumentParser):
     def refuse(self, unknown: list[str]) -> NoReturn:
         """Report an unknown argument, with the closest option."""
         options = [name for action in self._actions for name in action.option_strings]
-        hint = suggest(unknown[0].split("=")[0], options)
+        name = unknown[0].split("=")[0]
+        hint = suggest(name, options)
+        if self.takes_settings and (setting := find_setting(name.lstrip("-").replace("-", "_"))):
+            hint = f"did you mean --{setting}?"
         self.error(f"there is no {unknown[0]}" + (f": {hint}" if hint.endswith("?") else ""))
 
     def options_with_value(self) -> set[str]:
@@ -763,21 +787,34 @@ class Parser(argparse.ArgumentParser):
         return names
 
 
+def _command_list() -> str:
+    """Return the commands by what one wants to do, with a line or two for each."""
+    helps = {command.name: command.help for command in COMMANDS}
+    lines = []
+    for group, names in COMMAND_GROUPS.items():
+        lines.append(f"{group}:")
+        for name in names:
+            indent = " " * 14
+            text = textwrap.fill(helps[name], 100, initial_indent=indent, subsequent_indent=indent)
+            lines.append(f"  {name:<12}{text.lstrip()}")
+    return "\n".join([*lines, "", "`smi COMMAND --help` explains a command."])
+
+
 def parser() -> Parser:
     """Build the parser from the table of commands."""
     root = Parser(
         prog="smi",
+        usage="smi [--help] [--version] COMMAND ...",
         description="Self-supervised pretraining on modest hardware.",
+        epilog=_command_list(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     root.add_argument("--version", action="version", version=f"smi {__version__}")
-    commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = root.add_subparsers(metavar="COMMAND", required=True, help=argparse.SUPPRESS)
     for command in COMMANDS:
         subparser = commands.add_parser(
-            command.name,
-            help=command.help,
-            description=command.description,
-            allow_abbrev=False,
+            command.name, description=command.description, allow_abbrev=False
         )
         for name, arguments in command.options:
             if arguments.get("dest") != "form":
@@ -786,8 +823,36 @@ def parser() -> Parser:
         group = subparser.add_mutually_exclusive_group() if forms else subparser
         for name, arguments in forms:
             group.add_argument(name, **arguments)
+        subparser.takes_settings = command.overrides is not None
         subparser.set_defaults(command=command, parser=subparser)
     return root
+
+
+# Other names of settings that people try.
+SYNONYMS = {
+    "lambda": "method.redundancy_weight",
+    "redundancy_weight": "method.redundancy_weight",
+    "temperature": "method.temperature",
+    "widths": "method.widths",
+    "learning_rate": "optimizer.lr",
+    "wd": "optimizer.weight_decay",
+    "warmup": "optimizer.warmup_epochs",
+    "image_size": "views.size",
+}
+
+
+def find_setting(name: str) -> str | None:
+    """Return the dotted name of a setting by its last part, or by another word for it."""
+    from smi.config.schema import Config
+
+    sections = {field.name: field.type for field in fields(Config)}
+    dotted = [
+        f"{section}.{field.name}"
+        for section, kind in sections.items()
+        if is_dataclass(kind)
+        for field in fields(kind)
+    ]
+    return SYNONYMS.get(name) or next((d for d in dotted if d.endswith(f".{name}")), None)
 
 
 SETTING = re.compile(r"(?:--)?([a-z]\w*(?:\.\w+)+)(?:=(.*))?|([a-z]\w*)=(.*)", re.DOTALL)

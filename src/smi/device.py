@@ -1,6 +1,6 @@
 """Choose and describe the device to compute on.
 
-torch is imported on first use, because `smi cost` answers without it.
+torch is imported on first use, because `smi table 2` answers without it.
 """
 
 import contextlib

@@ -102,6 +102,25 @@ class Table:
         notes = ["", *(f"{in_markdown(note)}  " for note in self.notes)] if self.notes else []
         return "\n".join([*lines, *notes])
 
+    def latex(self) -> str:
+        """Write a tabular with the rules of booktabs, the title above and the notes beneath."""
+        columns = "l" + "r" * (len(self.headers) - 1)
+        lines = [" & ".join(map(_latex, line)) + r" \\" for line in (self.headers, *self.lines)]
+        notes = [f"% {note}" for note in self.notes]
+        return "\n".join(
+            [
+                f"% {self.title}",
+                rf"\begin{{tabular}}{{{columns}}}",
+                r"\toprule",
+                lines[0],
+                r"\midrule",
+                *lines[1:],
+                r"\bottomrule",
+                r"\end{tabular}",
+                *notes,
+            ]
+        )
+
     def csv(self) -> str:
         """Write the records, or the cells where there are none, as comma-separated values."""
         file = io.StringIO()
@@ -165,6 +184,23 @@ class Table:
         """Print our measurements in bold; the paper's numbers stay plain."""
         measured = self.groups[group].title.startswith("here") and cell not in (NONE, "")
         return f"**{cell}**" if measured else cell
+
+
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "λ": r"$\lambda$",
+    "→": r"$\rightarrow$",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+}
+
+
+def _latex(cell: str) -> str:
+    """Escape what LaTeX would read as a command."""
+    return "".join(LATEX.get(character, character) for character in cell)
 
 
 def yes(flag: bool | None) -> str:

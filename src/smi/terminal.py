@@ -7,6 +7,7 @@ with quietly(True):
 import contextlib
 import difflib
 import json
+import time
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from types import TracebackType
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
 _announced: set[str] = set()
+SECONDS_BEFORE_LINE, SECONDS_BETWEEN_LINES = 2, 10  # of progress, without a terminal
 
 
 @contextlib.contextmanager
@@ -73,6 +75,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def epochs_text(number: float) -> str:
+    """Return a number of epochs in words: "1 epoch", "2.5 epochs"."""
+    return f"{number:.4g} epoch{'' if number == 1 else 's'}"
+
+
 def suggest(name: str, options: Iterable[str], prefix: str = "") -> str:
     """Return "did you mean X?" for the option closest to `name`, or list all options."""
     options = list(options)
@@ -86,7 +93,7 @@ def suggest(name: str, options: Iterable[str], prefix: str = "") -> str:
 
 
 class Progress:
-    """Show a progress bar on stderr if that is a terminal.
+    """Show a progress bar on stderr; a line every ten seconds if that is not a terminal.
 
     with Progress("decoding", 4000, "images") as progress:
         progress.advance(16)
@@ -120,10 +127,19 @@ class Progress:
             transient=True,
         )
         self._task = self._bar.add_task(escape(printable(doing)), total=total, completed=done)
+        self._says_lines = not console.is_terminal
+        self._doing, self._total, self._unit = printable(doing), total, unit
+        self._done = done
+        self._next_line = time.monotonic() + SECONDS_BEFORE_LINE
 
     def advance(self, amount: int) -> None:
         """Count `amount` more units as done."""
         self._bar.advance(self._task, amount)
+        self._done += amount
+        if self._says_lines and time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
+            whole = "" if self._total is None else f" of {self._total:,}"
+            announce(f"{self._doing}: {self._done:,}{whole} {self._unit}")
 
     def __enter__(self) -> "Progress":
         self._bar.start()

@@ -20,6 +20,7 @@ from smi.comparison.comparison import (
 from smi.errors import TrainingError, UserError
 from smi.evaluation.results import OFF_THE_SHELF, Result, Score
 from support.comparisons import make_result, make_row
+from support.made_up import LEAST_CONFIG
 
 
 def student(values: list[float]) -> tuple[float, float, float]:
@@ -115,12 +116,12 @@ def comparison():
 
 def test_the_text_has_both_tables_and_the_notes(comparison):
     assert comparison.text().splitlines()[:12] == [
-        "Mean and 95 % interval over 2 seeds",
+        "Both seeds",
         "",
-        "                           kNN  ms/step   loss  peak MB",
-        "---------------  -------------  -------  -----  -------",
-        "SMI, weight=0.1  85.0% ± 63.5%     12.3  10.0%      900",
-        "BYOL                     60.0%        -      -        -",
+        "                             kNN  ms/step   loss  peak MB",
+        "---------------  ---------------  -------  -----  -------",
+        "SMI, weight=0.1  80.0% and 90.0%     12.3  10.0%      900",
+        "BYOL                       60.0%        -      -        -",
         "",
         "Differences to SMI, weight=0.1 in percentage points, paired by seed",
         "",
@@ -134,8 +135,8 @@ def test_the_text_has_both_tables_and_the_notes(comparison):
 
 def test_markdown_has_headings_pipes_and_a_list_of_notes(comparison):
     lines = comparison.markdown().splitlines()
-    assert lines[0] == "## Mean and 95 % interval over 2 seeds"
-    assert "| SMI, weight=0.1 | 85.0% ± 63.5% | 12.3 | 10.0% | 900 |" in lines
+    assert lines[0] == "## Both seeds"
+    assert "| SMI, weight=0.1 | 80.0% and 90.0% | 12.3 | 10.0% | 900 |" in lines
     assert "| BYOL | -20.0 |" in lines
     assert lines[-1] == "- so far 3 of 4 runs"
 
@@ -189,8 +190,7 @@ def test_failed_runs_are_noted_and_counted(comparison):
 
 
 def test_a_run_whose_batch_did_not_fit_is_noted(tmp_path):
-    sections = {name: {} for name in ("data", "views", "encoder", "method")}
-    (tmp_path / "config.yaml").write_text(json.dumps({"batch_size": 32, **sections}))
+    (tmp_path / "config.yaml").write_text(json.dumps(LEAST_CONFIG))
     (tmp_path / "run.json").write_text('{"requested_batch_size": 64}')
     run = TrainedRun.read(tmp_path, seed=0, command="")
     comparison = Comparison((Row("SMI", None, "SMI", (run,)),), (0,), None, {})
@@ -223,9 +223,9 @@ def test_a_dataset_name_that_is_not_text(tmp_path):
 def test_a_comparison_says_whether_methods_were_trained_alike(tmp_path):
     rows = make_row("M0", {0: 0.5, 1: 0.6}), make_row("M1", {0: 0.7, 1: 0.6})
     for about, title, note in (
-        ({}, "Mean and 95 % interval over 2 seeds", "identical: "),  # of an earlier version
-        ({"published": False}, "Mean and 95 % interval over 2 seeds", "identical: "),
-        ({"published": True}, "Mean and 95 % interval over 2 seeds, as published", "published: "),
+        ({}, "Both seeds", "identical: "),  # of an earlier version
+        ({"published": False}, "Both seeds", "identical: "),
+        ({"published": True}, "Both seeds, as published", "published: "),
     ):
         Comparison(rows, (0, 1), None, about).write(tmp_path)
         comparison = Comparison.read(tmp_path)
@@ -270,17 +270,17 @@ def test_no_interval_of_a_gain_is_narrower_than_rounding_makes_it():
 def test_the_text_has_a_row_and_a_table_of_the_start(adapted, comparison):
     lines = adapted.text().splitlines()
     assert lines[4:7] == [
-        "SMI, weight=0.1  85.0% ± 63.5%     12.3  10.0%      900",
-        "BYOL                     60.0%        -      -        -",
-        "off the shelf            70.0%        -      -        -",
+        "SMI, weight=0.1  80.0% and 90.0%     12.3  10.0%      900",
+        "BYOL                       60.0%        -      -        -",
+        "off the shelf              70.0%        -      -        -",
     ]
     assert lines[14:20] == [
-        "Gains over off the shelf in percentage points, mean and 95 % interval over 2 seeds",
+        "Gains over off the shelf in percentage points, both seeds",
         "",
-        "                          kNN",
-        "---------------  ------------",
-        "SMI, weight=0.1  +15.0 ± 63.5",
-        "BYOL                    -10.0",
+        "                             kNN",
+        "---------------  ---------------",
+        "SMI, weight=0.1  +10.0 and +20.0",
+        "BYOL                       -10.0",
     ]
     assert lines[21:] == adapted.notes()
     (sentence,) = [note for note in adapted.notes() if note not in comparison.notes()]
@@ -295,7 +295,7 @@ def test_the_text_has_a_row_and_a_table_of_the_start(adapted, comparison):
 def test_markdown_and_csv_have_the_start(adapted, comparison):
     lines = adapted.markdown().splitlines()
     assert "| off the shelf | 70.0% | - | - | - |" in lines
-    assert "| SMI, weight=0.1 | +15.0 ± 63.5 |" in lines
+    assert "| SMI, weight=0.1 | +10.0 and +20.0 |" in lines
     first, second, start = csv.DictReader(io.StringIO(adapted.csv()))
     assert float(first["kNN gain"]) == pytest.approx(0.15)
     assert float(first["kNN gain low"]) < 0 < float(first["kNN gain high"])
@@ -323,5 +323,5 @@ def test_a_start_that_could_not_be_evaluated_is_noted(comparison):
     start = OffTheShelf("timm", "resnet18", "0", failed="features are not finite")
     broken = replace(comparison, off_the_shelf=start)
     assert "failed: off the shelf: features are not finite" in broken.notes()
-    assert "off the shelf                -        -      -        -" in broken.text().splitlines()
+    assert "off the shelf                  -        -      -        -" in broken.text().splitlines()
     broken.raise_if_failed()  # all runs are there

@@ -212,3 +212,40 @@ def test_arguments_of_an_encoder_are_guessed():
         },
     ).encoder
     assert encoder == {"name": "a.B", "drop": 1e-3, "deep": True, "widths": [1, 2]}
+
+
+def test_a_recipe_may_change_a_base(tmp_path):
+    (tmp_path / "mine.yaml").write_text("base: digits\nepochs: 7\nmethod: {redundancy_weight: 0.3}")
+    assert resolve(tmp_path / "mine.yaml") == resolve(
+        "digits", {"epochs": 7, "method.redundancy_weight": 0.3}
+    )
+    (tmp_path / "more.yaml").write_text("base: mine.yaml\nmethod: BarlowTwins\noptimizer: {lr: 1}")
+    assert resolve(tmp_path / "more.yaml") == resolve(
+        "digits", {"epochs": 7, "method": "BarlowTwins", "optimizer.lr": 1.0}
+    )
+    (tmp_path / "same.yaml").write_text("base: mine.yaml\nencoder: resnet18")
+    assert resolve(tmp_path / "same.yaml").encoder == {"name": "resnet18"}
+    (tmp_path / "round.yaml").write_text("base: round.yaml")
+    with pytest.raises(UserError, match="has more than 10 bases"):
+        resolve(tmp_path / "round.yaml")
+    (tmp_path / "wrong.yaml").write_text("base: cifar11")
+    with pytest.raises(UserError, match="there is no recipe 'cifar11': did you mean cifar10"):
+        resolve(tmp_path / "wrong.yaml")
+
+
+def test_all_missing_settings_are_told_at_once(tmp_path):
+    (tmp_path / "r.yaml").write_text("data: {source: digits}\nviews: {size: 8}\nepochs: 1\n")
+    names = "views.policy, optimizer.name, optimizer.lr, optimizer.weight_decay, batch_size"
+    with pytest.raises(UserError, match=f"{names} are not set, and have no default"):
+        resolve(tmp_path / "r.yaml")
+
+
+def test_another_resnet_divides_photographs_as_the_recipe_does():
+    assert resolve("imagenette-small", {"encoder": "resnet18"}).encoder == {
+        "name": "resnet18",
+        "stem": "standard",
+    }
+    assert resolve("imagenette-small", {"encoder": "vit_tiny_patch16_224"}).encoder == {
+        "name": "vit_tiny_patch16_224"
+    }
+    assert resolve("cifar10-small", {"encoder": "resnet18"}).encoder == {"name": "resnet18"}

@@ -1,5 +1,6 @@
 """`smi embed`: once through the real entry point, then in this process."""
 
+import csv
 import json
 import os
 import subprocess
@@ -195,6 +196,18 @@ def test_equal_features_make_equal_files(encoder, flat):
     assert first == second
 
 
+def test_csv_has_a_line_for_each_image(encoder, flat, tmp_path):
+    smi.embed(encoder, data=flat, out=tmp_path / "f.csv", quiet=True)
+    smi.embed(encoder, data=flat, out=tmp_path / "f.npz", quiet=True)
+    with (tmp_path / "f.csv").open(newline="") as file:
+        head, *lines = csv.reader(file)
+    arrays = np.load(tmp_path / "f.npz")
+    assert head[:2] == ["file", "h0"]
+    assert [line[0] for line in lines] == arrays["files"].tolist()
+    features = np.array([line[1:] for line in lines], dtype=np.float32)
+    assert (features == arrays["features"]).all()
+
+
 def test_features_are_never_all_in_memory(tmp_path):
     """The features take 200 MB. The peak is measured in a process of its own."""
     code = """
@@ -275,7 +288,7 @@ EMBED = ("embed", "net.safetensors", "--data", "flat", "--out", "features.npz")
         (but(EMBED, "--data", "nowhere"), "there is no dataset or folder 'nowhere'"),
         (but(EMBED, "--data", "empty"), "holds no files named like images"),
         (but(EMBED, "--data", "bad"), "none of the 3 files in"),
-        (but(EMBED, "--out", "features.csv"), "must end in one of these, not 'features.csv'"),
+        (but(EMBED, "--out", "features.txt"), "must end in one of these, not 'features.txt'"),
         (but(EMBED, "--out", "nowhere/features.npz"), "there is no folder nowhere"),
         (but(EMBED, "--out", "folder.npz"), "folder.npz is a folder"),
         ((*EMBED, "--device", "warp"), "there is no device 'warp'"),

@@ -126,7 +126,7 @@ def test_any_network_can_be_wrapped():
     ("name", "arguments", "sentence"),
     [
         ("resnet81", {}, "there is no encoder 'resnet81': did you mean resnet"),
-        ("xyzzy", {}, "there is no encoder 'xyzzy': `smi encoders` lists some"),
+        ("xyzzy", {}, "there is no encoder 'xyzzy': `smi list encoders` lists some"),
         ("resnet18", {"wings": 2}, "unexpected keyword argument 'wings'"),
         (
             "convnext_atto",

@@ -23,6 +23,7 @@ from smi.reporting.start_portrait import StartPortraitMaker, load_start_portrait
 from smi.runs.checkpoint import save_encoder
 from smi.runs.run import Run
 from support.browser import wait_until
+from support.made_up import LEAST_CONFIG
 
 CPU = torch.device("cpu")
 SIDES = ("off the shelf", "adapted")
@@ -197,8 +198,7 @@ def test_portraits_are_stored_by_their_weights(adapted):
 
 def write_run(folder, *probes, best=None, status="finished", criterion="knn"):
     """Write a run of 4 steps in 2 epochs. probes: pairs of a step and its score."""
-    sections = {name: {} for name in ("data", "views", "encoder", "method")}
-    (folder / "config.yaml").write_text(yaml.safe_dump(sections))
+    (folder / "config.yaml").write_text(yaml.safe_dump(LEAST_CONFIG))
     (folder / "run.json").write_text(json.dumps({"steps_per_epoch": 2, "status": status}))
     lines = [{"step": step, "probe": {criterion: score, "images": 1000}} for step, score in probes]
     lines.append({"step": 4, "loss": 1.0})

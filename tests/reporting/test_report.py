@@ -76,7 +76,7 @@ def test_a_comparison_begins_with_its_tables_and_shows_one_seed_of_each_row(comp
     page = (compared / "report.html").read_text()
     captions = re.findall(r"<caption>(.*?)</caption>", page)
     assert captions[:2] == [
-        "Mean and 95 % interval over 2 seeds",
+        "Both seeds",
         "Differences to SMI in percentage points, paired by seed",
     ]
     assert "one run of each row is shown, seed 0." in page

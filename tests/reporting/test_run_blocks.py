@@ -20,6 +20,7 @@ from smi.reporting.run_blocks import (
 )
 from smi.runs.run import Run
 from support.comparisons import make_sweep
+from support.made_up import LEAST_CONFIG
 
 
 @pytest.mark.parametrize(
@@ -43,8 +44,7 @@ def test_words_are_joined(words, text):
 
 
 def test_the_training_time_is_the_sum_over_logged_speeds(tmp_path):
-    sections = {name: {} for name in ("data", "views", "encoder", "method")}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(sections | {"batch_size": 10}))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(LEAST_CONFIG | {"batch_size": 10}))
     assert training_seconds(Run(tmp_path)) is None
     lines = [
         {"step": 4, "loss": 1.0, "timing": {"images_per_second": 20}},
@@ -56,8 +56,7 @@ def test_the_training_time_is_the_sum_over_logged_speeds(tmp_path):
 
 
 def test_runs_without_labels_have_no_column_of_knn(tmp_path):
-    sections = {name: {} for name in ("data", "views", "encoder", "method")}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(sections | {"batch_size": 10}))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(LEAST_CONFIG | {"batch_size": 10}))
     runs = {"SMI": Run(tmp_path)}
     for probe, has_knn in (({"retrieval": 0.5}, False), ({"knn": 0.5}, True)):
         line = json.dumps({"step": 4, "epoch": 1, "probe": probe})
@@ -66,8 +65,7 @@ def test_runs_without_labels_have_no_column_of_knn(tmp_path):
 
 
 def test_what_probes_measure_without_labels_has_a_table(tmp_path):
-    sections = {name: {} for name in ("data", "views", "encoder", "method")}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(sections | {"batch_size": 10}))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(LEAST_CONFIG | {"batch_size": 10}))
     runs = {"SMI": Run(tmp_path)}
     found = {"rank_me": 12.34, "lidar": 5.0, "alpha_req": None, "num_images": 9}
     for probe, cells in (

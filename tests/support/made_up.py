@@ -9,6 +9,15 @@ from smi.evaluation.results import Result, Score, write
 from smi.runs.run import Run
 
 STEPS_PER_EPOCH = 40
+LEAST_CONFIG = {  # what readers of a run need
+    "data": {"source": "digits"},
+    "views": {"policy": "digits", "size": 8},
+    "encoder": {"name": "resnet-small"},
+    "method": {"name": "SMI"},
+    "epochs": 1,
+    "batch_size": 32,
+    "seed": 0,
+}
 LOG_INTERVAL = 10  # steps
 
 

@@ -59,14 +59,16 @@ class Estimate:
     low: float | None
     high: float | None
     seeds: tuple[int, ...]
+    values: tuple[float, ...] = ()  # in the order of seeds
 
     @classmethod
     def of(cls, values: Mapping[int, float]) -> "Estimate | None":
         """Estimate the mean of values by seed; None if there are none."""
         seeds = tuple(sorted(values))
+        each = tuple(values[seed] for seed in seeds)
         if len(seeds) < 2:
-            return cls(values[seeds[0]], None, None, seeds) if seeds else None
-        return cls(*interval([values[seed] for seed in seeds]), seeds)
+            return cls(each[0], None, None, seeds, each) if seeds else None
+        return cls(*interval(each), seeds, each)
 
     @classmethod
     def of_differences(
@@ -80,7 +82,8 @@ class Estimate:
         if len(seeds) < 2:
             return cls.of({seed: ours[seed] - theirs[seed] for seed in seeds})
         pairs = [ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]
-        return cls(*paired_interval(*pairs, step), seeds)
+        each = tuple(a - b for a, b in zip(*pairs, strict=True))
+        return cls(*paired_interval(*pairs, step), seeds, each)
 
     @property
     def half(self) -> float:
@@ -88,11 +91,15 @@ class Estimate:
         return 0.0 if self.high is None else self.high - self.mean
 
     def __str__(self) -> str:
+        if len(self.values) == 2:  # an interval of two values is ten times their distance
+            return " and ".join(f"{value:.1%}" for value in self.values)
         return str(Score("", self.mean, self.low, self.high))
 
     @property
     def points(self) -> str:
         """Format a difference in percentage points."""
+        if len(self.values) == 2:
+            return " and ".join(f"{100 * value:+.1f}" for value in self.values)
         return f"{100 * self.mean:+.1f}" + ("" if self.low is None else f" ± {100 * self.half:.1f}")
 
 
@@ -360,6 +367,12 @@ class Comparison:
         notes = "\n".join(f"- {in_markdown(note)}" for note in self.notes())
         return "\n\n".join([*parts, notes]) + "\n"
 
+    def latex(self) -> str:
+        """Format all tables as LaTeX, with the notes as comments beneath."""
+        *tables, last = self.tables()
+        tables.append(replace(last, notes=tuple(self.notes())))
+        return "\n\n".join(table.latex() for table in tables)
+
     def csv(self) -> str:
         """Format one line per row: scores between 0 and 1, milliseconds and MB."""
         records = [self._record(row) for row in self.rows]
@@ -379,7 +392,7 @@ class Comparison:
         if self.off_the_shelf and self.columns:
             title = f"Gains over {OFF_THE_SHELF} in percentage points"
             if len(self.seeds) > 1:
-                title += f", mean and 95 % interval over {len(self.seeds)} seeds"
+                title += f", {self._over_seeds[0].lower()}{self._over_seeds[1:]}"
             tables.append(self._points_table(self.rows, self.gain, title))
         if self._criteria:
             tables.append(self._criteria_table())
@@ -398,6 +411,8 @@ class Comparison:
             estimate, form = self.criterion(row, name), CRITERIA[name][1]
             if estimate is None:
                 return NONE
+            if len(estimate.values) == 2:
+                return " and ".join(map(form.format, estimate.values))
             half = "" if estimate.low is None else f" ± {form.format(estimate.half)}"
             return form.format(estimate.mean) + half
 
@@ -413,8 +428,6 @@ class Comparison:
 
     def _score_table(self) -> Table:
         """Return a table of scores and costs."""
-        interval_title = " and 95 % interval" if len(self.seeds) > 1 else ""
-        seeds = f"{len(self.seeds)} seed{'s' if len(self.seeds) > 1 else ''}"
         rows = [
             [row.name, *(_score_cell(self.score(row, c)) for c in self.columns), *row.costs]
             for row in self.rows
@@ -426,8 +439,15 @@ class Comparison:
         return Table.of(
             ["", *self._column_names(), "ms/step", "loss", "peak MB"],
             rows,
-            title=f"Mean{interval_title} over {seeds}{self._kind}",
+            title=f"{self._over_seeds}{self._kind}",
         )
+
+    @property
+    def _over_seeds(self) -> str:
+        """Say what the numbers of a table are."""
+        if len(self.seeds) < 3:
+            return "Both seeds" if len(self.seeds) == 2 else "Mean over 1 seed"
+        return f"Mean and 95 % interval over {len(self.seeds)} seeds"
 
     def _points_table(
         self, rows: Sequence[Row], estimate: Callable[[Row, Column], Estimate | None], title: str

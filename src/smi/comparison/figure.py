@@ -371,6 +371,8 @@ def _caption(comparison: Comparison) -> str:
     sentences = ["One seed: differences may be due to chance."]
     if seeds > 1:
         sentences = [f"Means over {seeds} seeds with 95 % intervals."]
+    if seeds == 2:
+        sentences = ["Means of two seeds; bars end at both values."]
     if len(comparison.rows) > 1 and comparison.columns:
         first = comparison.rows[0]
         name = first.name.replace(first.method, display_row_name(first.method), 1)
@@ -430,14 +432,20 @@ def _percentage(estimate: Estimate | None) -> Estimate | None:
         return None
     low = None if estimate.low is None else 100 * estimate.low
     high = None if estimate.high is None else 100 * estimate.high
-    return Estimate(100 * estimate.mean, low, high, estimate.seeds)
+    each = tuple(100 * value for value in estimate.values)
+    return Estimate(100 * estimate.mean, low, high, estimate.seeds, each)
 
 
 def _error_bars(estimates: Sequence[Estimate]) -> dict[str, Any]:
     """Return the error bars of estimates as plotly takes them."""
     return {
         "type": "data",
-        "array": [estimate.half for estimate in estimates],
+        "array": [
+            abs(estimate.values[1] - estimate.values[0]) / 2
+            if len(estimate.values) == 2
+            else estimate.half
+            for estimate in estimates
+        ],
         "visible": any(estimate.high is not None for estimate in estimates),
         "thickness": 1.4,
         "width": 4,
@@ -447,7 +455,9 @@ def _error_bars(estimates: Sequence[Estimate]) -> dict[str, Any]:
 def _hover_text(name: str, estimate: Estimate) -> str:
     """Return the hover text of a marker."""
     text = f"{plain(name)}: {estimate.mean:.2f}"
-    if estimate.low is not None and estimate.high is not None:
+    if len(estimate.values) == 2:
+        text += f", {min(estimate.values):.2f} and {max(estimate.values):.2f}"
+    elif estimate.low is not None and estimate.high is not None:
         text += f", {estimate.low:.2f} to {estimate.high:.2f}"
     seeds = ", ".join(map(str, estimate.seeds))
     return f"{text}, seed{'s' if len(estimate.seeds) > 1 else ''} {seeds}"

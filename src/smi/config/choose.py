@@ -46,21 +46,22 @@ def choose_recipe(
     *,
     adapt: bool | None = None,
     timed: bool = False,
+    min_images: int = MIN_IMAGES,
 ) -> Choice:
     """Choose a recipe by image size and device; batch size and epochs follow the image count.
 
     adapt: start from weights that exist; None does so if they are in the cache of timm's hub, and
-    images are not tiny. timed: a time decides the epochs.
+    images are not tiny. timed: a time decides the epochs. min_images: fewer are refused.
     """
     images = resolve_source(source, "pretrain", Path(root) if root is not None else None)
     is_folder = not isinstance(images, ArraySet)
     side = images.parts[0].shape[-1] if isinstance(images, ArraySet) else _median_side(images)
     count = len(images)
     settings: dict[str, Any]
-    if count < MIN_IMAGES:
+    if count < min_images:
         raise UserError(
             f"{source} has {count} images; "
-            f"pretraining compares images with each other and needs {MIN_IMAGES} or more"
+            f"pretraining compares images with each other and needs {min_images} or more"
         )
     on_cpu = device.type == "cpu"
     network = CPU_NETWORK if on_cpu else GPU_NETWORK

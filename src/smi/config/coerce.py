@@ -21,13 +21,30 @@ def to_dataclass(kind: Any, raw: Any, where: str) -> Any:
     fields = {f.name: f for f in dataclasses.fields(kind)}
     kinds = typing.get_type_hints(kind)
     check_names(raw, fields, where, "")
-    for name, f in fields.items():
-        no_default = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-        if name not in raw and no_default:
-            raise UserError(f"{where}{name} is not set, and has no default")
+    if missing := missing_names(kind, raw):
+        verb = "is not set, and has" if len(missing) == 1 else "are not set, and have"
+        raise UserError(f"{', '.join(where + name for name in missing)} {verb} no default")
     return kind(
         **{name: to_type(value, kinds[name], f"{where}{name}") for name, value in raw.items()}
     )
+
+
+def missing_names(kind: Any, raw: Mapping[str, Any]) -> list[str]:
+    """Return the settings without a default that are not there, with those of sections below."""
+    kinds = typing.get_type_hints(kind)
+    names = []
+    for field in dataclasses.fields(kind):
+        required = (
+            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        )
+        value = raw.get(field.name)
+        if dataclasses.is_dataclass(kinds[field.name]) and (required or value is not None):
+            section = value if isinstance(value, Mapping) else {}
+            below = missing_names(kinds[field.name], section)
+            names += [f"{field.name}.{name}" for name in below]
+        elif required and field.name not in raw:
+            names.append(field.name)
+    return names
 
 
 def check_names(names: Iterable[str], options: Iterable[str], where: str, owner: str) -> None:

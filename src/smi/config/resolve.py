@@ -13,14 +13,15 @@ from typing import Any
 
 from smi.config.coerce import check_names, to_dataclass, to_mapping, to_named, to_text, to_type
 from smi.config.published import apply_published
-from smi.config.schema import RECIPES, SHORT, Config, read_text
+from smi.config.schema import RECIPES, SHORT, Config, read_text, require_recipe
 from smi.errors import UserError
 from smi.files import parse_yaml, read_yaml
 from smi.imports import require_trust, trust
 from smi.methods import find_method, name_of, settings_of
-from smi.nn.encoders import MAX_IMAGE_SIDE, require_trusted_network
-from smi.terminal import suggest
+from smi.nn.encoders import MAX_IMAGE_SIDE, is_resnet_name, require_trusted_network
 from smi.views import RECIPES as POLICIES
+
+MAX_BASES = 10  # of a recipe, one below the other
 
 
 def resolve(
@@ -63,7 +64,9 @@ def resolve(
     encoder = to_named(raw.pop("encoder", "resnet50"), "encoder")
     encoder_name = to_text(overrides.pop("encoder.name", encoder["name"]), "encoder")
     if encoder_name != encoder["name"]:
-        encoder = {"name": encoder_name}
+        # A recipe for photographs divides their side by four, and not only its own network does.
+        keeps_stem = encoder.get("stem") in ("standard", "quarter") and is_resnet_name(encoder_name)
+        encoder = {"name": encoder_name} | ({"stem": "standard"} if keeps_stem else {})
     require_trusted_network(encoder, recipe)
 
     raw |= {"method": method, "encoder": encoder, "methods": by_method}
@@ -86,19 +89,46 @@ def _trust_overrides(overrides: Mapping[str, Any]) -> None:
             trust(path)
 
 
-def read_recipe(recipe: str | Path) -> dict[str, Any]:
-    """Read a recipe by its name or from a YAML file."""
-    path = Path(recipe)
+def read_recipe(recipe: str | Path, depth: int = 0) -> dict[str, Any]:
+    """Read a recipe by its name or from a YAML file, which may name a base that it changes."""
+    require_recipe(recipe)
     if str(recipe) in RECIPES:
-        text = read_text(str(recipe))
-    elif path.suffix in (".yaml", ".yml") and path.is_file():
-        return read_yaml(path)
-    elif path.suffix in (".yaml", ".yml"):
-        raise UserError(f"there is no file {path}")
-    else:
-        hint = suggest(str(recipe), RECIPES)
-        raise UserError(f"there is no recipe {str(recipe)!r}: {hint} (or name a YAML file)")
-    return parse_yaml(text, recipe)
+        return parse_yaml(read_text(str(recipe)), recipe)
+    path = Path(recipe)
+    return _with_base(read_yaml(path), path, depth)
+
+
+def _with_base(raw: dict[str, Any], path: Path, depth: int) -> dict[str, Any]:
+    """Return the base of a recipe with its changes; a base is a recipe or a file beside it."""
+    base = raw.pop("base", None)
+    if base is None:
+        return raw
+    if depth == MAX_BASES:
+        raise UserError(f"{path} has more than {MAX_BASES} bases")
+    beside = path.parent / to_text(base, f"base of {path}")
+    settings = read_recipe(beside if beside.is_file() else base, depth + 1)
+    return _changed(settings, raw)
+
+
+def _changed(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recipe with changes. Another method or encoder does not keep settings of the old."""
+    settings = dict(base)
+    for name, value in changes.items():
+        before = base.get(name)
+        if name in ("method", "encoder") and before is not None and value is not None:
+            before, value = to_named(before, name), _named_like(value, before, name)
+            if before["name"] != value["name"]:
+                before = None
+        both = isinstance(before, Mapping) and isinstance(value, Mapping)
+        settings[name] = _changed(dict(before), value) if both else value
+    return settings
+
+
+def _named_like(value: Any, before: Any, where: str) -> dict[str, Any]:
+    """Return settings with a name; without one they change those of the base."""
+    if isinstance(value, Mapping) and "name" not in value:
+        return {"name": to_named(before, where)["name"], **value}
+    return to_named(value, where)
 
 
 def check_config(config: Config) -> None:

@@ -4,9 +4,13 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
+from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+
+from smi.errors import UserError
+from smi.terminal import suggest
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,17 @@ def list_recipes() -> RecipeList:
     return RecipeList(
         tuple((name, read_text(name).splitlines()[0].removeprefix("# ")) for name in RECIPES)
     )
+
+
+def require_recipe(recipe: str | Path) -> None:
+    """Raise a UserError if there is no recipe of this name, or no such YAML file."""
+    path = Path(recipe)
+    if str(recipe) in RECIPES or (path.suffix in (".yaml", ".yml") and path.is_file()):
+        return
+    if path.suffix in (".yaml", ".yml"):
+        raise UserError(f"there is no file {path}")
+    hint = suggest(str(recipe), RECIPES)
+    raise UserError(f"there is no recipe {str(recipe)!r}: {hint} (or name a YAML file)")
 
 
 def read_text(recipe: str) -> str:

@@ -27,6 +27,7 @@ from smi.evaluation.fewshot import shuffle
 from smi.evaluation.linear_sgd import Epoch, Task, Training, summarise_epoch
 from smi.optim import cosine, create_optimizer, set_lr
 from smi.seeds import derive
+from smi.terminal import epochs_text
 from smi.views import Views
 
 LABEL_SHARES = (0.01, 0.1, 1.0)
@@ -55,7 +56,7 @@ class FineTuned:
         return (
             "encoder and linear classifier trained together on random crops and flips of "
             f"{self.num_labels:,} labelled images ({self.share:.0%} of each class), AdamW for "
-            f"{self.epochs:,} epochs, last epoch, on {self.num_test:,} images"
+            f"{epochs_text(self.epochs)}, last epoch, on {self.num_test:,} images"
         )
 
 

@@ -27,6 +27,7 @@ from smi.evaluation.features import FeatureSplits, evaluation_mode, labels_of
 from smi.evaluation.logistic import NUM_FOLDS, blocks_of, hold_out, nearly_best
 from smi.optim import cosine
 from smi.seeds import derive
+from smi.terminal import epochs_text
 from smi.views import RECIPES, Policy, Views
 from smi.views.policies import Triple
 
@@ -74,7 +75,7 @@ class LinearTraining:
         return (
             "linear classifier on the frozen encoder, trained with SGD on random crops and flips "
             f"of {self.num_train:,} training images, peak learning rate {lr}, last of "
-            f"{len(self.curves)} epochs, on {self.num_test:,} images"
+            f"{epochs_text(len(self.curves))}, on {self.num_test:,} images"
         )
 
 

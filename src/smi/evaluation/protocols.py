@@ -31,7 +31,7 @@ from smi.evaluation.labelled import LabelledData
 from smi.evaluation.linear_sgd import Epoch, Task, Training, light, train_linear
 from smi.evaluation.logistic import linear_accuracy
 from smi.evaluation.results import Score
-from smi.terminal import Progress, announce, suggest
+from smi.terminal import Progress, announce, epochs_text, suggest
 from smi.views import Policy
 from smi.views.normalisation import kept_side
 from smi.views.policies import Triple
@@ -310,8 +310,8 @@ def _run_fine_tune(case: Case) -> Outcome:
     sentence = (
         "encoder and linear classifier trained together on random crops and flips of 1 %, 10 % and "
         f"all of {len(data.train):,} labelled images, AdamW, last of "
-        f"{case.epochs or finetune.FINE_TUNING_EPOCHS} epochs ({finetune.MIN_STEPS} steps, if that "
-        f"is more), on {len(data.test):,} images"
+        f"{epochs_text(case.epochs or finetune.FINE_TUNING_EPOCHS)} "
+        f"({finetune.MIN_STEPS} steps, if that is more), on {len(data.test):,} images"
     )
     return Outcome(scores, sentence, details)
 

@@ -14,7 +14,7 @@ from smi.files import Sources, as_list, disk_errors, expand, write_whole
 from smi.runs.collect import collect_runs
 from smi.runs.names import dataset_name, name_encoders, name_runs, run_names
 from smi.runs.run import Run, is_run
-from smi.terminal import printable, quietly, say, suggest
+from smi.terminal import epochs_text, printable, quietly, say, suggest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Values = NDArray[np.float64]
 
-SUFFIXES = (".html", ".svg", ".png")
+SUFFIXES = (".html", ".svg", ".png", ".pdf")
 PNG_SCALE = 3  # pixels for each point, enough for 300 dpi in a column of a paper
 NUM_PAIRS = 512
 MAX_MAPS = 12
@@ -221,7 +221,7 @@ def _pairs_of_run(request: FigureRequest, run: Run) -> "tuple[Shape, Pairs, str]
     views = load_views(run, method)
     pairs = positive_pairs(method, views, images, seed=request.seed, eps=shape.eps)
     epoch = run.epoch(state["step"])
-    after = f" after {epoch:g} epochs" if epoch is not None else ""
+    after = f" after {epochs_text(epoch)}" if epoch is not None else ""
     (name,) = request.named_runs()
     return shape, pairs, f"{len(images):,} images of {sample.data}, embedded by {name}{after}"
 
@@ -362,7 +362,7 @@ def write_figure(
     runtime: Runtime = Runtime(),
     quiet: bool = False,
 ) -> Path:
-    """Draw a figure of runs, write it to FILE.html, FILE.svg or FILE.png, and return the path.
+    """Draw a figure of runs, write it to FILE.html, .svg, .png or .pdf, and return the path.
 
     write_figure("ratio", ["runs/smi", "runs/bt"], "ratio.html")
 
@@ -433,7 +433,7 @@ def _is_encoder(source: str | Path) -> bool:
 
 
 def save_figure(drawn: Any, name: str, out: Path) -> None:
-    """Write a plotly figure to an .html, .svg or .png file; an existing file is replaced."""
+    """Write a plotly figure to a file of one of SUFFIXES; an existing file is replaced."""
     _check(out)
     with disk_errors(f"writing {out}"):
         write_whole(out, lambda partial: _write(drawn, partial, out.suffix.lower(), name))
@@ -476,7 +476,7 @@ def _write(figure: Any, partial: Path, suffix: str, name: str) -> None:
 
 
 def _image(figure: Any, format: str) -> bytes:
-    """Draw an SVG or a PNG in a browser, which kaleido starts.
+    """Draw an SVG, a PNG or a PDF in a browser, which kaleido starts.
 
     No figure needs MathJax, so kaleido does not load it from the network.
     """

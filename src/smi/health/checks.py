@@ -246,7 +246,7 @@ def check_learning(h: History) -> Finding | None:
         evidence += f"; random embeddings give {_text(h.range[1])}"
     advice = (
         "Raise the learning rate three to ten times. If that does not help, look at the views "
-        "(`smi views`): they must share content."
+        "(`smi data DIR --views FILE`): they must share content."
     )
     sentence = "The loss has not moved since the start."
     return Finding("not_learning", "warning", sentence, evidence, advice)
@@ -274,8 +274,8 @@ def check_range(h: History) -> Finding | None:
         return None
     if now > random + h.scale / 4:
         advice = (
-            "Lower the learning rate, use a longer warm-up, and look at the views (`smi views`): "
-            "they must share content."
+            "Lower the learning rate, use a longer warm-up, and look at the views "
+            "(`smi data DIR --views FILE`): they must share content."
         )
         sentence = "The loss is still worse than that of random embeddings."
         return Finding(kind, "warning", sentence, evidence, advice)
@@ -330,25 +330,27 @@ def check_accuracy(h: History) -> Finding | None:
     if h.probes[-1].criterion == "retrieval":
         right = "a view finds the other view of its image"
     evidence = f"{right} for {now:.1%}, guessing for {chance:.1%}, at step {h.probe_step}"
+    if h.start_probe is not None and not h.started:
+        evidence += f"; the untrained encoder for {first:.1%}"
     late = h.probed_late(0.5)
     margin = min(0.02, chance / 2)  # a small validation set may give this by luck
     if late and all(probe.score < probe.chance + margin for probe in h.probes[-2:]):
         advice = (
-            "Look at the views (`smi views`) and at the other findings. If there are none, train "
-            "longer or with a higher learning rate."
+            "Look at the views (`smi data DIR --views FILE`) and at the other findings. If there "
+            "are none, train longer or with a higher learning rate."
         )
         return Finding(kind, "warning", "Features are no better than guessing.", evidence, advice)
-    # `check_start` judges a run that started from weights.
+    # `check_start` compares with the encoder before training, if that was measured.
     worse = h.start_probe is None and all(p.score < first - 0.03 for p in h.probes[-2:])
     if late and len(h.probes) >= 3 and worse:
         advice = (
             "The views may change the features that separate the classes: choose milder ones "
-            "(`smi views`), or lower the learning rate."
+            "(`smi data DIR --views FILE`), or lower the learning rate."
         )
         sentence = "Features have become worse than at the start."
         evidence = f"{evidence}; {first:.1%} at first"
         return Finding(kind, "warning", sentence, evidence, advice)
-    if now > chance + margin:
+    if now > chance + margin and (h.started or h.start_probe is None or _is_better_than_start(h)):
         separated = "classes" if h.probes[-1].criterion == "knn" else "images"
         if criteria := criteria_text(h.probes[-1].criteria):
             evidence += f"; without labels: {criteria}"
@@ -357,22 +359,33 @@ def check_accuracy(h: History) -> Finding | None:
 
 
 def check_start(h: History) -> Finding | None:
-    """Compare the encoder with the weights that it started from, on held-out images."""
+    """Compare the encoder with the one before training, on held-out images.
+
+    Weights that exist need not become better; an untrained encoder must.
+    """
     kind = "start"
     start, gain = h.start_probe, h.gain
     if start is None or gain is None:
         return None
     evidence = _start_evidence(h, start)
+    before = "the weights it started from" if h.started else "an untrained one"
     if gain > start.noise:
-        sentence = "The encoder is better than the weights it started from."
-        return Finding(kind, "ok", sentence, evidence)
-    if gain >= -start.noise:
-        sentence = "The encoder is about as good as the weights it started from."
-        return Finding(kind, "ok", sentence, evidence)
+        return Finding(kind, "ok", f"The encoder is better than {before}.", evidence)
+    if gain >= -start.noise and h.started:
+        return Finding(kind, "ok", f"The encoder is about as good as {before}.", evidence)
     if not h.probed_late(0.5):
         return None  # new weights behind the encoder disturb it at first
-    sentence = "The encoder is worse than the weights it started from."
-    return Finding(kind, "warning", sentence, evidence, _advice_against_worse(h))
+    if h.started:
+        sentence, advice = f"The encoder is worse than {before}.", _advice_against_worse(h)
+    else:
+        sentence = f"The encoder is hardly better than {before}."
+        if gain < -start.noise:
+            sentence = f"The encoder is worse than {before}."
+        advice = (
+            "Train longer or on more images, and look at the views "
+            "(`smi data DIR --views FILE`): they must keep what separates the images."
+        )
+    return Finding(kind, "warning", sentence, evidence, advice)
 
 
 def _start_evidence(h: History, start: Probe) -> str:
@@ -394,7 +407,9 @@ def _advice_against_worse(h: History) -> str:
     advice = "Lower --optimizer.lr or train for fewer epochs."
     if h.context.statistics != "keep":
         advice += " Check that batch norm statistics are kept (--init.statistics keep)."
-    advice += " Look at the views (`smi views`): they must keep what separates the images."
+    advice += (
+        " Look at the views (`smi data DIR --views FILE`): they must keep what separates images."
+    )
     if h.context.select == "last":
         advice += " With select=best, the encoder of the best probe is exported."
     return advice

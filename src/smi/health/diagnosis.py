@@ -85,7 +85,7 @@ def diagnose(run: str | Path | Run, *, quiet: bool = False) -> Diagnosis:
             steps=int(finite_number(last, "step") or 0),
             epoch=finite_number(last, "epoch"),
             epochs=context.epochs,
-            verdict=_verdict(findings, len(training)),
+            verdict=_verdict(findings, len(training), finished=run.finished),
             expected_range=context.description.loss_range,
             findings=findings,
         )
@@ -156,7 +156,7 @@ def _describe_by_class(name: str, setup: Mapping[str, Any]) -> dict[str, Any]:
     return method.describe(LossSetup(**setup))
 
 
-def _verdict(findings: list[Finding], num_lines: int) -> str:
+def _verdict(findings: list[Finding], num_lines: int, *, finished: bool) -> str:
     problems = [finding for finding in findings if finding.level != "ok"]
     if any(finding.level == "stop" for finding in problems):
         return "This run is broken: stop it, and start again from its last good checkpoint."
@@ -164,6 +164,11 @@ def _verdict(findings: list[Finding], num_lines: int) -> str:
         return "This run needs attention: one thing is wrong."
     if problems:
         return f"This run needs attention: {len(problems)} things are wrong."
+    if num_lines < MIN_LINES and finished:
+        return (
+            f"This run is finished, and nothing is wrong in its {num_lines} lines of metrics: a "
+            "run this short shows little."
+        )
     if num_lines < MIN_LINES:
         return (
             f"It is too early to say: there are {num_lines} lines of metrics, "

@@ -191,13 +191,13 @@ class History:
 
     @property
     def start_probe(self) -> Probe | None:
-        """Return the probe before the first step; only runs that start from weights have one."""
+        """Return the probe before the first step; runs of earlier versions may have none."""
         return self.probes[0] if self.probes and self.probes[0].step == 0 else None
 
     @property
     def started(self) -> bool:
         """Return whether the encoder started from weights that exist, not from scratch."""
-        return self.context.started_from is not None or self.start_probe is not None
+        return self.context.started_from is not None
 
     @property
     def gain(self) -> float | None:

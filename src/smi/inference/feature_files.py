@@ -1,6 +1,7 @@
-"""Write features to .npz and .parquet, with a few batches in memory at a time."""
+"""Write features to .npz, .parquet and .csv, with a few batches in memory at a time."""
 
 import contextlib
+import csv
 import io
 import json
 import shutil
@@ -31,9 +32,9 @@ FeatureWriter = Callable[[Path, FeatureBatches, AllImages, Pretrained, Precision
 def choose_writer(out: Path) -> FeatureWriter:
     """Validate `out` before the long computation and return the matching writer."""
     suffix = out.suffix.lower()
-    if suffix not in (".npz", ".parquet"):
+    if suffix not in (".npz", ".parquet", ".csv"):
         raise UserError(
-            "features are written as .npz or .parquet, so --out must end in one of these, "
+            "features are written as .npz, .parquet or .csv, so --out must end in one of these, "
             f"not {out.name!r}"
         )
     if not out.parent.is_dir():
@@ -42,6 +43,8 @@ def choose_writer(out: Path) -> FeatureWriter:
         raise UserError(f"{out} is a folder: choose another --out")
     if suffix == ".npz":
         return _write_npz
+    if suffix == ".csv":
+        return _write_csv
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:
@@ -175,6 +178,34 @@ def _write_parquet(
             ]
             columns += [pa.array(images.labels[place.numpy()])] if images.labels is not None else []
             file.write_table(pa.Table.from_arrays(columns, schema=schema), row_group_size=len(h))
+
+
+def _write_csv(
+    path: Path,
+    batches: FeatureBatches,
+    images: AllImages,
+    encoder: Pretrained,
+    precision: Precision,
+) -> None:
+    """Write a line for each image: its file, its label if there is one, and its features.
+
+    Features have nine digits, which are all that float32 has.
+    """
+    with path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        label = [] if images.labels is None else ["label"]
+        writer.writerow(["file", *label, *(f"h{i}" for i in range(encoder.dim))])
+        for h, place in batches:
+            for row, i in zip(h.tolist(), place.tolist(), strict=True):
+                named = [] if images.labels is None else [_label(images, i)]
+                writer.writerow([images.name(i), *named, *(f"{value:.9g}" for value in row)])
+
+
+def _label(images: AllImages, place: int) -> str:
+    """Return the class of an image by its name, or by its number if classes have none."""
+    assert images.labels is not None
+    number = int(images.labels[place])
+    return str(number) if images.classes is None else images.classes[number]
 
 
 def _join_batches(batches: FeatureBatches, num_rows: int) -> FeatureBatches:

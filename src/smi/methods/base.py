@@ -57,7 +57,7 @@ class Method(nn.Module):
     forward pass. A forward pass that reads them is compiled again whenever they change: a method
     that needs them there makes them properties, and their setters decide what `forward` reads.
 
-    The class attributes describe the method to `smi methods` and to the health checks. Their
+    The class attributes describe the method to `smi list methods` and to the health checks. Their
     defaults suit an unknown method.
     """
 

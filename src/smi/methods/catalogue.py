@@ -1,4 +1,4 @@
-"""List the methods, or one method with its settings, for `smi methods`.
+"""List the methods, or one method with its settings, for `smi list methods`.
 
 print(describe_methods().text())
 print(describe_methods("MoCoV2").text())
@@ -28,7 +28,7 @@ NOTES = (
     "Gather            devices exchange embeddings, not only gradients (DINO: one mean)",
     "Multi-crop        small views beside the large ones, by default",
     "",
-    "smi methods NAME lists the settings of a method.",
+    "smi list methods NAME lists the settings of a method.",
 )
 
 

@@ -1,4 +1,4 @@
-"""List encoders with their size and their speed on this machine, for `smi encoders`.
+"""List encoders with their size and their speed on this machine, for `smi list encoders`.
 
 print(list_encoders(image_size=32).text())
 """

@@ -286,7 +286,7 @@ def require_timm_name(name: str) -> None:
         return
     hint = suggest(name, [SMALL_RESNET, *timm.list_models()])
     if not hint.startswith("did you mean"):  # timm has more than a thousand names
-        hint = "`smi encoders` lists some"
+        hint = "`smi list encoders` lists some"
     raise UserError(f"there is no encoder {name!r}: {hint} (or give an import path)")
 
 

@@ -70,6 +70,22 @@ class CostTable:
 
     def text(self) -> str:
         """Return the table with its title and notes, for a terminal."""
+        return self.table().text()
+
+    def markdown(self) -> str:
+        """Return the table in Markdown."""
+        return self.table().markdown()
+
+    def latex(self) -> str:
+        """Return the table in LaTeX."""
+        return self.table().latex()
+
+    def csv(self) -> str:
+        """Return the cells as comma-separated values."""
+        return self.table().csv()
+
+    def table(self) -> Table:
+        """Return the table with its title and notes."""
         headers = [*COUNTED_HEADERS, *(MEASURED_HEADERS if self.measurements else ())]
         notes = [*NOTES.splitlines(), *(self._measured_notes() if self.measurements else ())]
         title = (
@@ -77,7 +93,7 @@ class CostTable:
             f"{self.dim} coordinates, two views"
         )
         rows = [[*_counted_cells(row), *self._measured_cells(row)] for row in self.losses]
-        return Table.of(headers, rows, title=title, notes=notes).text()
+        return Table.of(headers, rows, title=title, notes=notes)
 
     def plain(self) -> dict[str, Any]:
         """Return the sizes and all numbers of each loss, ready for JSON."""

@@ -6,7 +6,7 @@ Optimization" (Mishra, Ballester, Karatzas 2026, arXiv:2606.08332). Accuracies a
 
 from dataclasses import dataclass
 
-SMI = "SMI"  # the two methods that the paper compares, as `smi methods` spells them
+SMI = "SMI"  # the two methods that the paper compares, as `smi list methods` spells them
 BARLOW_TWINS = "BarlowTwins"
 
 
@@ -15,7 +15,7 @@ class Table1Row:
     """Hold a linear classifier's accuracy: frozen ResNet-50, ImageNet's validation images."""
 
     name: str
-    method: str  # as `smi methods` spells it
+    method: str  # as `smi list methods` spells it
     top1: float
     top5: float | None
     shared_network: bool

@@ -13,6 +13,7 @@ from smi.comparison.comparison import Comparison
 from smi.data.sources import dataset_label
 from smi.errors import UserError
 from smi.files import expand
+from smi.paper.cost import CostTable, cost
 from smi.runs.collect import collect_runs
 from smi.runs.names import is_published, name_runs
 from smi.runs.run import Run
@@ -53,6 +54,10 @@ class ComparisonTables:
         """Return the same tables in Markdown."""
         return "\n\n".join(comparison.markdown().rstrip() for comparison in self.comparisons)
 
+    def latex(self) -> str:
+        """Return the same tables in LaTeX."""
+        return "\n\n".join(comparison.latex() for comparison in self.comparisons)
+
     def csv(self) -> str:
         """Return one CSV table for each comparison, with an empty line between them."""
         return "\n".join(comparison.csv() for comparison in self.comparisons)
@@ -67,8 +72,15 @@ class ComparisonTables:
 
 
 def make_table(
-    name: str | int, sources: Sequence[str | Path] = (), *, data: str | Path | None = None
-) -> PaperTable | ComparisonTables:
+    name: str | int,
+    sources: Sequence[str | Path] = (),
+    *,
+    data: str | Path | None = None,
+    batch: int | None = None,
+    dim: int | None = None,
+    devices: int | None = None,
+    measure: bool = False,
+) -> PaperTable | ComparisonTables | CostTable:
     """Return a table of the paper with the results of runs beside it.
 
         make_table(1, ["runs/smi"], data="cifar10").markdown()
@@ -76,8 +88,15 @@ def make_table(
 
     name: 1, 2 or 3, or "comparison" for the tables of comparisons. sources: folders of runs, or
     of comparisons, which stand for their finished runs. data: the dataset that the runs were
-    evaluated on; None is the dataset of pretraining.
+    evaluated on; None is the dataset of pretraining. batch, dim, devices, measure: count, and
+    measure, the cost of losses for other sizes than those of Table 2.
     """
+    sizes = {"batch": batch, "dim": dim, "devices": devices}
+    given = {key: value for key, value in sizes.items() if value is not None}
+    if given or measure:
+        if str(name) != "2" or sources:
+            raise UserError("--batch, --dim, --devices and --measure are for Table 2, without runs")
+        return cost(**given, measure=measure)
     if name == "comparison":
         if not sources:
             raise UserError("name the folder of a comparison: smi table comparison DIR")

@@ -22,7 +22,7 @@ NOTES = (
     "SMI does not join batches; its number is the sum over devices.",
     "GMACs per device: computed by this package. Symmetric matrices take little more than half. "
     "MB sent: float32 embeddings.",
-    "`smi cost` counts other sizes. With --measure it also measures time and memory.",
+    "--batch, --dim and --devices count other sizes. --measure also measures time and memory.",
 )
 
 

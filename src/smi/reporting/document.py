@@ -150,9 +150,10 @@ class ReportDocument:
         """Return the sentences beneath the title."""
         count = "One run" if len(self.runs) == 1 else f"{len(self.runs)} runs"
         configs = [run.config for run in self.runs.values()]
-        epochs = join_words(dict.fromkeys(str(config["epochs"]) for config in configs))
+        numbers = list(dict.fromkeys(config["epochs"] for config in configs))
+        epochs = f"{join_words(map(str, numbers))} epoch{'' if numbers == [1] else 's'}"
         encoders = join_words(dict.fromkeys(str(config["encoder"]["name"]) for config in configs))
-        return f"{count} of {epochs} epochs, encoder {encoders}. Pretraining used no labels."
+        return f"{count} of {epochs}, encoder {encoders}. Pretraining used no labels."
 
     def _draw(self, title: str, make: Callable[[], Any], *, half: bool = False) -> Block:
         """Draw a figure, or say why it is missing."""

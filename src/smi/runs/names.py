@@ -8,6 +8,7 @@ from typing import Any
 from smi.config.schema import flat
 from smi.errors import UserError
 from smi.runs.run import Run
+from smi.terminal import epochs_text
 
 # Criteria of `smi.evaluation.label_free`: their names and formats in tables.
 CRITERIA = {
@@ -178,7 +179,7 @@ def _details(runs: Sequence[Run]) -> list[list[str]]:
         ["" if weight is None else f"λ = {weight:g}" for weight in weights],
         [str(run.config["encoder"]["name"]) for run in runs],
         [start_name(run) or "from scratch" for run in runs],
-        [f"{run.config['epochs']} epochs" for run in runs],
+        [epochs_text(run.config["epochs"]) for run in runs],
         _other_settings(runs),
         [f"seed {run.config['seed']}" for run in runs],
         [run.folder.name for run in runs],
@@ -221,7 +222,7 @@ def shared_settings(runs: Iterable[Run]) -> str:
         {dataset_name(run) for run in runs},
         {str(run.config["encoder"]["name"]) for run in runs},
         {start_name(run) for run in runs},
-        {f"{run.config['epochs']} epochs" for run in runs},
+        {epochs_text(run.config["epochs"]) for run in runs},
         {f"batches of {run.config['batch_size']}" for run in runs},
     )
     return ", ".join(next(iter(values)) for values in details if len(values) == 1 and any(values))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from smi.config.schema import Config
+from smi.config.schema import Views as ViewSettings
 from smi.imports import refused
 from smi.methods import Method, create_method
 from smi.nn import create_encoder
@@ -19,6 +20,7 @@ from smi.runs.checkpoint import does_not_fit
 from smi.runs.run import Run
 from smi.seeds import derive
 from smi.views import Views, policy
+from smi.views.policies import Policy
 
 
 def build_method(
@@ -45,19 +47,22 @@ def build_method(
 
 def build_views(config: Config, method: Method) -> Views:
     """Build the views of the configuration, with the changes that the method makes to them."""
-    recipe = policy(config.views.policy, size=config.views.size)
+    return Views(method.policy(policy_of(config.views)))
+
+
+def policy_of(settings: ViewSettings) -> Policy:
+    """Return the policy that the settings name, with the changes that they make to it."""
+    recipe = policy(settings.policy, size=settings.size)
     for name in ("solarize_p", "blur_p"):
-        if (probabilities := getattr(config.views, name)) is not None:
+        if (probabilities := getattr(settings, name)) is not None:
             pairs = zip(recipe.views, probabilities, strict=True)
             views = tuple(replace(view, **{name: p}) for view, p in pairs)
             recipe = replace(recipe, views=views)
-    recipe = replace(
-        recipe, mean=config.views.mean or recipe.mean, std=config.views.std or recipe.std
-    )
-    if config.views.interpolation is not None:
-        views = tuple(replace(v, interpolation=config.views.interpolation) for v in recipe.views)
+    recipe = replace(recipe, mean=settings.mean or recipe.mean, std=settings.std or recipe.std)
+    if settings.interpolation is not None:
+        views = tuple(replace(v, interpolation=settings.interpolation) for v in recipe.views)
         recipe = replace(recipe, views=views)
-    return Views(method.policy(recipe))
+    return recipe
 
 
 def load_method(

@@ -234,6 +234,12 @@ class Run:
     def require_same(self, config: "Config", *, num_images: int) -> None:
         """Raise a UserError if the run was created with a different configuration."""
         changes = self.differences(config, num_images=num_images)
+        if self.finished and changes and all(c.startswith(("epochs ", "steps ")) for c in changes):
+            raise UserError(
+                f"{self.folder} is finished, and its learning rate has fallen to its end "
+                f"({'; '.join(changes)}). To train longer, start another run from its encoder, "
+                f"with a warm-up and a schedule of its own: --init {self.folder} --out DIR"
+            )
         if changes:
             raise UserError(
                 f"{self.folder} was created with a different configuration "

@@ -20,7 +20,7 @@ from smi.device import synchronize
 from smi.distributed import on_rank_0, rank
 from smi.errors import UserError
 from smi.runs.run import Run
-from smi.terminal import duration
+from smi.terminal import duration, epochs_text
 from smi.training.feeding import Feeder
 from smi.training.job import Job
 from smi.training.loop import require_memory
@@ -153,7 +153,7 @@ def fit(config: Config, seconds: float, pace: Pace, *, num_images: int) -> Confi
     batch_size = config.batch_size
     all_steps = num_images // batch_size
     probe = pace.probe
-    at_start = probe if config.init.source is not None else 0.0
+    at_start = probe if config.log.probe_every or config.init.source is not None else 0.0
     if config.select == "best" and config.init.source is not None:
         probe *= 2  # also of the encoder halfway
     per_epoch = pace.save / config.log.save_every
@@ -192,7 +192,7 @@ def fit_sentence(config: Config, pace: Pace, seconds: float, num_images: int) ->
     images = f"{num_images:,} images"
     if config.data.images is not None and config.data.images < num_images:
         images = f"{config.data.images:,} of {num_images:,} images"
-    passes = "1 epoch" if config.epochs == 1 else f"{config.epochs} epochs"
+    passes = epochs_text(config.epochs)
     probe = f", a probe {pace.probe:.2g} s" if pace.probe else ""
     asked = f"{seconds:g} s" if seconds < 600 else duration(seconds)  # 100 s are not 2 min
     return f"{asked}: {passes} of {images} fit (a step takes {pace.step:.2g} s{probe})"

@@ -48,8 +48,8 @@ def train(job: Job, journal: Journal, run: Run, facts: Facts, *, start: int = 0)
         Feeder(job.batches, job.views, job.device, start, waiting=journal.waiting) as feeder,
     ):
         journal.agree_on(stop)
-        if start == 0 and job.config.init.source is not None:
-            _probe(job, journal, selection)
+        if start == 0 and (job.probe_every or job.config.init.source is not None):
+            _probe(job, journal, selection)  # what the encoder is worth without training
         for step in range(start, job.steps):
             done, progress = step + 1, step / job.steps
             method.progress, method.epoch = progress, step // job.batches.steps_per_epoch

@@ -8,7 +8,9 @@ from smi.device import describe_device
 from smi.distributed import has_synchronised_batch_norms, world_size
 from smi.evaluation.label_free import sample
 from smi.losses.smi import AUTO_REDUNDANCY, weight_in_batch
+from smi.nn.encoders import is_import_path, is_resnet, stem_of
 from smi.runs.run import Run
+from smi.terminal import epochs_text
 from smi.training.images import Images
 from smi.training.job import Job
 
@@ -23,15 +25,17 @@ def plan_lines(
     """
     config, store, optimizer = job.config, images.pretrain, job.config.optimizer
     millions = sum(p.numel() for p in job.method.parameters() if p.requires_grad) / 1e6
-    warmup = f"{optimizer.warmup_epochs:g} warm-up epochs"
+    warmup = (
+        f"{optimizer.warmup_epochs:g} warm-up epoch{'' if optimizer.warmup_epochs == 1 else 's'}"
+    )
     lines = [
         f"{origin}: {config.method['name']} on {config.data.source}",
         f"  images     {len(store):,} at {store.resolution} px, {_probe(images)}",
-        f"  encoder    {config.encoder['name']}, {job.method.encoder.dim} features; "
+        f"  encoder    {config.encoder['name']}{_stem(job)}, {job.method.encoder.dim} features; "
         f"{millions:.1f} M parameters are trained",
         f"  views      {job.views.policy.name}, {_views(job)} ({job.views.backend})",
         f"  batch      {config.batch_size}{_per_device(job)}; "
-        f"{job.steps:,} steps in {job.steps / job.batches.steps_per_epoch:.4g} epochs",
+        f"{job.steps:,} steps in {epochs_text(job.steps / job.batches.steps_per_epoch)}",
         f"  optimizer  {optimizer.name}, {_learning_rates(job)}, "
         f"{_weight_decay(job)}, {job.schedule} after {warmup}{_clip(job)}",
         f"  device     {describe_device(job.device)}, {job.precision}",
@@ -61,10 +65,24 @@ def next_steps(run: Run) -> str:
     """Return the files of a finished run and the commands to try next; empty on other ranks."""
     if not run.finished or os.environ.get("RANK", "0") != "0":  # the group is closed
         return ""
+    probing = bool((run.config.get("log") or {}).get("probe_every", 1))
+    labelled = not probing or any("knn" in line["probe"] for line in run.probes())
+    then = f"smi evaluate {run.folder}" if labelled else f"smi report {run.folder}"
     return (
         f"done: {run.folder / 'encoder.safetensors'}, metrics in {run.folder / 'metrics.jsonl'}\n"
-        f"next: smi doctor {run.folder}, smi evaluate {run.folder}"
+        f"next: smi doctor {run.folder}, {then}"
     )
+
+
+def _stem(job: Job) -> str:
+    """Return the first layers of a ResNet in words."""
+    network, config = job.method.encoder.network, job.config
+    if not is_resnet(network) or is_import_path(str(config.encoder["name"])):
+        return ""
+    stem = stem_of(
+        network, str(config.encoder["name"]), config.views.size, config.encoder.get("stem")
+    )
+    return f" with the {stem} stem"
 
 
 def _probe(images: Images) -> str:

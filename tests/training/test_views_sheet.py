@@ -1,4 +1,4 @@
-"""Test `smi views`: once in a new process, then in this one, which has already imported torch."""
+"""Test `smi data --views`: once in a new process, then in this one, which has imported torch."""
 
 import subprocess
 import sys
@@ -11,8 +11,8 @@ from PIL import Image
 
 from smi.cli import main
 from smi.device import Runtime
+from smi.training.views_sheet import write_sheet
 from smi.views.png import draw_tile
-from smi.views.views_sheet import write_sheet
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
     def run(*arguments: str) -> tuple[int, str, str]:
         """Return the exit code, stdout and stderr."""
-        monkeypatch.setattr(sys, "argv", ["smi", "views", *arguments])
+        monkeypatch.setattr(sys, "argv", ["smi", "data", *arguments])
         code = 0
         try:
             main()
@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_named_dataset_has_its_own_recipe(tmp_path):
-    command = [sys.executable, "-m", "smi", "views", "digits", "--rows", "3"]
+    command = [sys.executable, "-m", "smi", "data", "digits", "--views", "views.png", "--rows", "3"]
     result = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
@@ -58,7 +58,7 @@ def test_a_named_dataset_has_its_own_recipe(tmp_path):
 @pytest.mark.parametrize("recipe", ["cifar10", "cifar10-multicrop", "cifar10-jigsaw"])
 def test_a_folder_with_a_recipe(run, tmp_path, folder, recipe):
     code, output, errors = run(
-        str(folder), "--recipe", recipe, "--out", "sheet.png", "--rows", "99"
+        str(folder), "--recipe", recipe, "--views", "sheet.png", "--rows", "99"
     )
     assert (code, errors) == (0, "")
     assert recipe in output
@@ -66,9 +66,18 @@ def test_a_folder_with_a_recipe(run, tmp_path, folder, recipe):
         assert np.asarray(sheet).std() > 10
 
 
+def test_a_folder_gets_the_views_that_pretraining_would_use(run, tmp_path, folder):
+    code, output, errors = run(str(folder), "--views", "views.png", "--rows", "2")
+    assert (code, errors) == (0, "")
+    assert "draws of the views of cifar10 (32 px)" in output
+    for name in ("a.png", "b.png"):  # by the name of that recipe
+        assert run(str(folder), "--recipe", "cifar10-small", "--views", name)[0] == 0
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
 def test_the_seed_decides_images_and_draws(run, tmp_path, folder):
     for name, seed in (("a.png", "1"), ("b.png", "1"), ("c.png", "2")):
-        assert run(str(folder), "--recipe", "cifar10", "--seed", seed, "--out", name)[0] == 0
+        assert run(str(folder), "--recipe", "cifar10", "--seed", seed, "--views", name)[0] == 0
     a, b, c = ((tmp_path / name).read_bytes() for name in ("a.png", "b.png", "c.png"))
     assert a == b != c
 
@@ -87,12 +96,11 @@ def test_from_python_it_returns_the_path_and_can_be_quiet(tmp_path, folder, caps
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("photographs",), "photographs has no recipe of its own: choose one with --recipe"),
-        (("stl10",), "has no recipe of its own"),
-        (("digits", "--recipe", "cifar"), "there is no policy 'cifar'"),
-        (("digits", "--out", "views.jpg"), "must end in .png"),
-        (("digits", "--out", "nowhere/views.png"), "there is no folder nowhere"),
-        (("nothing-here", "--recipe", "cifar10"), "nothing-here"),
+        (("nothing-here", "--views", "views.png"), "nothing-here"),
+        (("digits", "--views", "views.png", "--recipe", "cifar"), "there is no policy 'cifar'"),
+        (("digits", "--views", "views.jpg"), "must end in .png"),
+        (("digits", "--views", "nowhere/views.png"), "there is no folder nowhere"),
+        (("nothing-here", "--views", "views.png", "--recipe", "cifar10"), "nothing-here"),
         (("digits", "--rows", "0"), "--help"),
         (("digits", "--seed", "x"), "--help"),
     ],

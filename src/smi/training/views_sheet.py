@@ -1,4 +1,4 @@
-"""Draw a contact sheet for `smi views`: images, and several draws of the views of each.
+"""Draw a contact sheet for `smi data --views`: images, and several draws of the views of each.
 
 write_sheet("cifar10", out=Path("views.png"))
 """
@@ -7,19 +7,25 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from smi.config.choose import choose_recipe
+from smi.config.resolve import resolve
+from smi.config.schema import RECIPES
 from smi.data import Pictures, load
 from smi.device import Runtime
-from smi.errors import UserError
+from smi.runs.restore import policy_of
 from smi.seeds import derive, permutation
 from smi.terminal import quietly, say
+from smi.training.configure import CPU_VIEW_SIZE
 from smi.views.normalisation import unnormalise
 from smi.views.png import INK_COLOUR, PAPER_COLOUR, check_png_path, draw_tile, write_png
-from smi.views.policies import RECIPES, View, policy
+from smi.views.policies import RECIPES as POLICIES
+from smi.views.policies import View, policy
 from smi.views.views import Views
 
 MIN_TILE_SIDE = 96  # pixels: smaller views are enlarged by a whole number
@@ -50,17 +56,15 @@ def write_sheet(
 ) -> Path:
     """Write a PNG with random images of a dataset or folder and several draws of their views.
 
-    write_sheet("photos", recipe="imagenette-multicrop", out=Path("views.png"), rows=4)
+    write_sheet("photos", out=Path("views.png"), rows=4)
+
+    recipe: a recipe, or a policy such as "imagenette-multicrop"; None: the recipe that pretraining
+    would choose.
     """
     check_png_path(out)
-    if recipe is None and target not in RECIPES:
-        raise UserError(
-            f"{target} has no recipe of its own: choose one with --recipe "
-            f"({', '.join(RECIPES)}; also with -multicrop or -jigsaw)"
-        )
-    views = Views(policy(recipe or target))
     with quietly(quiet):
-        images = _random_images(target, rows, seed, runtime)
+        views, resolution = _views_of(target, recipe, runtime)
+        images = _random_images(target, rows, seed, runtime, resolution)
         num_draws = max(1, MAX_VIEW_COLUMNS // sum(map(_num_columns, views.policy.views)))
         write_png(draw_sheet(images, views, num_draws, seed), out)
         sizes = ", ".join(map(str, dict.fromkeys(view.size for view in views.policy.views)))
@@ -72,10 +76,32 @@ def write_sheet(
     return out
 
 
-def _random_images(target: str, count: int, seed: int, runtime: Runtime) -> Tensor | Pictures:
+def _views_of(target: str, recipe: str | None, runtime: Runtime) -> tuple[Views, int | None]:
+    """Return the views of a policy or a recipe, and the resolution that images are stored at."""
+    if recipe is None and target in POLICIES:
+        recipe = target
+    if recipe is not None and recipe not in RECIPES:
+        return Views(policy(recipe)), None
+    settings: dict[str, Any] = {}
+    if recipe is None:
+        device = runtime.choose_device()
+        choice = choose_recipe(target, runtime.root, device, min_images=1)
+        recipe, settings = choice.recipe, choice.settings
+    config = resolve(recipe, {**settings, "data": target}, {"views.size": CPU_VIEW_SIZE})
+    return Views(policy_of(config.views)), config.data.resolution
+
+
+def _random_images(
+    target: str, count: int, seed: int, runtime: Runtime, resolution: int | None
+) -> Tensor | Pictures:
     # Without a cache: only these few files are decoded, to the pixels that a cache would hold.
     store = load(
-        target, "train", root=runtime.root, num_workers=runtime.num_workers, max_cache_bytes=0
+        target,
+        "train",
+        root=runtime.root,
+        resolution=resolution,
+        num_workers=runtime.num_workers,
+        max_cache_bytes=0,
     )
     try:
         return store.start(permutation(len(store), seed, 0)[:count])()[0]
