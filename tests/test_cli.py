@@ -94,8 +94,8 @@ def test_answers_without_torch(arguments):
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_every_option_has_a_help_text_and_a_parameter(command):
     """Every option reaches the function that the command calls."""
-    function = load_function(command.calls)
-    parameters = set(inspect.signature(function).parameters)
+    functions = map(load_function, (command.calls, *command.instead.values()))
+    parameters = {name for f in functions for name in inspect.signature(f).parameters}
     overrides = set(command.overrides or ())
     assert overrides == set() or "overrides" in parameters
     for name, arguments in command.options:
@@ -210,7 +210,7 @@ def test_a_closed_pipe_is_not_a_traceback():
     """A reader that is gone before anything is written, and a disk that is full."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     for buffering in ({}, {"PYTHONUNBUFFERED": "1"}):
-        command = f"{SMI} cost | (exec 0<&-; sleep 0.5)"
+        command = f"{SMI} table 2 | (exec 0<&-; sleep 0.5)"
         result = subprocess.run(
             command,
             shell=True,

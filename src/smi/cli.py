@@ -811,7 +811,9 @@ def parser() -> Parser:
         allow_abbrev=False,
     )
     root.add_argument("--version", action="version", version=f"smi {__version__}")
-    commands = root.add_subparsers(metavar="COMMAND", required=True, help=argparse.SUPPRESS)
+    commands = root.add_subparsers(
+        prog="smi", metavar="COMMAND", required=True, help=argparse.SUPPRESS
+    )
     for command in COMMANDS:
         subparser = commands.add_parser(
             command.name, description=command.description, allow_abbrev=False

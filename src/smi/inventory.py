@@ -184,7 +184,9 @@ def setting_meanings() -> dict[str, str]:
     from smi.config import schema
 
     meanings = {}
-    sections = {f"{f.name}.": f.type for f in fields(schema.Config) if is_dataclass(f.type)}
+    sections: dict[str, Any] = {
+        f"{f.name}.": f.type for f in fields(schema.Config) if is_dataclass(f.type)
+    }
     for prefix, kind in {"": schema.Config, **sections}.items():
         for line in inspect.getsource(kind).splitlines():
             if match := re.match(r"    (\w+): .*?  # (.+)$", line):
@@ -195,8 +197,4 @@ def setting_meanings() -> dict[str, str]:
 def _shown(value: Any) -> str:
     if value is None:
         return NONE
-    return (
-        {True: "true", False: "false"}.get(value, str(value))
-        if isinstance(value, bool)
-        else (str(value))
-    )
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -119,8 +119,9 @@ def _changed(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
             before, value = to_named(before, name), _named_like(value, before, name)
             if before["name"] != value["name"]:
                 before = None
-        both = isinstance(before, Mapping) and isinstance(value, Mapping)
-        settings[name] = _changed(dict(before), value) if both else value
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            value = _changed(dict(before), value)
+        settings[name] = value
     return settings
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from smi.comparison.comparison import Comparison
-from smi.data.sources import dataset_label
 from smi.errors import UserError
 from smi.files import expand
 from smi.paper.cost import CostTable, cost
@@ -116,7 +115,11 @@ def paper_table(
     if number == 2 and runs:
         raise UserError("Table 2 counts the cost of losses and does not depend on runs: give none")
     _refuse_mixture(number, runs)
-    table = _fill(number, runs, None if data is None else dataset_label(data))
+    if data is not None:
+        from smi.data.sources import dataset_label  # imports numpy, which counting does not need
+
+        data = dataset_label(data)
+    table = _fill(number, runs, data)
     return PaperTable(
         table.groups, table.rows, table.title, table.notes, table.records, number=number
     )
