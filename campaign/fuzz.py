@@ -70,9 +70,10 @@ def targets(folder: Path) -> dict[str, Target]:
     from smi.comparison.grid import _parse_sweep, _rows
     from smi.config.coerce import to_type
     from smi.config.resolve import resolve
+    from smi.data import remote
     from smi.data.arrays import read_arrays
     from smi.data.lists import read_list
-    from smi.data.remote import File, LostError, expand_braces
+    from smi.data.remote import File, LostError
     from smi.data.shard_files import Shard, count_images, open_shard
     from smi.data.shard_index import _read_written, read_class_names
     from smi.evaluation.results import read as read_result
@@ -95,6 +96,10 @@ def targets(folder: Path) -> dict[str, Target]:
     def value(data: bytes) -> None:
         for kind in (int, float, bool, str, tuple[int, ...], list[float], int | None):
             refused(lambda kind=kind: to_type(text(data), kind, "setting"))
+
+    def pattern(data: bytes) -> None:
+        remote.MAX_LOCATIONS = 1000  # a million names would take a second
+        remote.expand_braces(text(data))
 
     def sweep(data: bytes) -> None:
         refused(lambda: _parse_sweep(text(data)))
@@ -179,7 +184,7 @@ def targets(folder: Path) -> dict[str, Target]:
 
     return {
         "time": lambda data: parse_time(text(data)),
-        "pattern": lambda data: expand_braces(text(data)),
+        "pattern": pattern,
         "sweep": sweep,
         "value": value,
         "facts": facts,

@@ -187,7 +187,7 @@ class Hostile:
 
     def some(self, items: list[Any], most: int) -> list[Any]:
         """Return all items, or a part that the seed chooses."""
-        most = max(3, most // 20) if self.quick else most
+        most = max(3, most // 10) if self.quick else most
         return items if len(items) <= most else self.random.sample(items, most)
 
     # ------------------------------------------------------------------------------ readers
@@ -232,6 +232,11 @@ class Hostile:
         }[kind]
         return [(name, every[name]) for name in names]
 
+    def quick_readers(self, kind: str, *, share: float) -> list[Action]:
+        """Return the readers of a kind; those that take seconds only in a share of the trials."""
+        slow = () if self.random.random() < share else ("resume", "figure", "repeat", "init")
+        return [reader for reader in self.readers(kind) if reader[0] not in slow]
+
     # ------------------------------------------------------------------------------ damage
 
     def damage_text(self) -> None:
@@ -244,7 +249,8 @@ class Hostile:
                 self.fresh()
                 path = self.trial / name
                 path.write_bytes(change(path.read_bytes(), self.random))
-                self.try_all("damaged text and bytes", f"{name} {damage}", self.readers(kind))
+                readers = self.quick_readers(kind, share=0.3)
+                self.try_all("damaged text and bytes", f"{name} {damage}", readers)
 
     def files(self) -> list[tuple[str, str]]:
         """Return the kinds and paths of all files of the run that are read."""
@@ -273,13 +279,11 @@ class Hostile:
             else:
                 document = yaml.safe_load(text) if kind == "config" else json.loads(text)
             changes = [(place, value) for place in _places(document) for value in (*VALUES, _GONE)]
-            for place, value in self.some(changes, 500):
+            for place, value in self.some(changes, 120):
                 self.fresh()
                 changed = _replaced(document, place, value)
                 (self.trial / name).write_text(_written(kind, changed), errors="surrogatepass")
-                readers = self.readers(kind)
-                if self.random.random() > 0.05:  # these take a second each
-                    readers = [r for r in readers if r[0] not in ("resume", "figure", "repeat")]
+                readers = self.quick_readers(kind, share=0.05)
                 shown = "removed" if value is _GONE else repr(value)[:30]
                 self.try_all("damaged structure", f"{name} {place} {shown}", readers)
 
@@ -290,7 +294,7 @@ class Hostile:
         name = dict(self.files())["result"]
         document = json.loads((self.original / name).read_text())
         changes = [(p, v) for p in _places(document["protocol"]) for v in (*VALUES, _GONE)]
-        for place, value in self.some(changes, 150):
+        for place, value in self.some(changes, 40):
             self.fresh()
             protocol = _replaced(document["protocol"], place, value)
             with contextlib.suppress(ValueError, TypeError):
@@ -304,7 +308,7 @@ class Hostile:
         """Flip bits, and write checkpoints of a wrong structure."""
         path = "run/checkpoints/last.pt"
         content = (self.original / path).read_bytes()
-        for _ in range(5 if self.quick else 120):
+        for _ in range(5 if self.quick else 60):
             place, bit = self.random.randrange(len(content)), self.random.randrange(8)
             self.fresh()
             flipped = bytearray(content)
@@ -315,12 +319,14 @@ class Hostile:
         changes = [
             (p, v) for p in _places(state, depth=3) for v in (*VALUES[:9], torch.zeros(2), _GONE)
         ]
-        for place, value in self.some(changes, 250):
+        for place, value in self.some(changes, 60):
             self.fresh()
             torch.save(_replaced(state, place, value), self.trial / path)
             self._unfinish()
             self.try_all(
-                "damaged structure", f"{path} {place} {value!r:.30}", self.readers("checkpoint")
+                "damaged structure",
+                f"{path} {place} {value!r:.30}",
+                self.quick_readers("checkpoint", share=0.3),
             )
         for name, made in self.odd_checkpoints():
             self.fresh()
@@ -401,7 +407,7 @@ class Hostile:
                 {"name": "vit_tiny_patch16_224", "img_size": 10**6},
             )
         ]
-        for place, value in [*self.some(changes, 400), *odd]:
+        for place, value in [*self.some(changes, 100), *odd]:
             self.fresh()
             changed = _replaced(header, place, value)
             target = self.trial / "run" / "encoder.safetensors"
@@ -461,7 +467,7 @@ class Hostile:
             (("model_args",), {"channels": [65_536] * 4}),
             (("architecture",), "evil_module.Net"),
         ]
-        for place, value in [*self.some(changes, 100), *extra]:
+        for place, value in [*self.some(changes, 40), *extra]:
             (hub / "config.json").write_text(json.dumps(_replaced(config, place, value)))
             self.try_all(
                 "hostile configurations of a hub",
@@ -640,7 +646,7 @@ class Hostile:
         source = self.trial / "few"
         source.mkdir(exist_ok=True)
         (source / "a.png").write_bytes(_png(8, 8))
-        for place, value in self.some(changes, 120):
+        for place, value in self.some(changes, 40):
             (folder / "shards.json").write_text(json.dumps(_replaced(index, place, value)))
             described = partial(_describe, folder)
             self.try_all("shards", f"shards.json {place} {value!r:.30}", [("data", described)])
@@ -661,7 +667,7 @@ class Hostile:
 
     def hostile_names(self) -> None:
         """Name runs, classes and files hostilely, and look at everything that is written."""
-        for name in self.some([name for name in ODD_NAMES if name != ".."], 100):
+        for name in self.some([name for name in ODD_NAMES if name != ".."], 8):
             self._try_name(name)
 
     def _try_name(self, name: str) -> None:
@@ -783,7 +789,7 @@ class Hostile:
             ["report", "/etc", "--out", "x.html"],
             ["table", "comparison", "/etc"],
         ]
-        for line in self.some(words, 1000):
+        for line in self.some(words, 100):
             if line[0] == "pretrain":
                 line = [*line, "--dry-run"] if "--out" in line else line
             action = partial(self.command, *line)
@@ -1000,7 +1006,7 @@ def hostile_pictures(rng: random.Random, *, quick: bool) -> Iterator[tuple[str, 
         suffix = kind.lower()
         yield f"empty.{suffix}", b""
         yield f"half.{suffix}", content[: len(content) // 2]
-        for i in range(3 if quick else 60):
+        for i in range(3 if quick else 25):
             damaged = bytearray(content)
             for _ in range(rng.randrange(1, 12)):
                 # headers matter more than pixels
@@ -1220,7 +1226,7 @@ def hostile_parquet(*, quick: bool) -> Iterator[tuple[str, bytes]]:
     plain = written({"image": images, "label": [0, 1, 10**6]})
     yield "plain.parquet", plain
     rng = random.Random(0)
-    for i in range(5 if quick else 60):
+    for i in range(5 if quick else 30):
         damaged = bytearray(plain)
         for _ in range(rng.randrange(1, 6)):
             start = len(plain) * 2 // 3 if i % 2 else 0
