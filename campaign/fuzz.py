@@ -77,7 +77,7 @@ def targets(folder: Path) -> dict[str, Target]:
     from smi.data.shard_files import Shard, count_images, open_shard
     from smi.data.shard_index import _read_written, read_class_names
     from smi.evaluation.results import read as read_result
-    from smi.evaluation.results import results_table
+    from smi.evaluation.results import results_table, stamp
     from smi.files import parse_json
     from smi.runs.encoder import check_preprocessing, read_weights
     from smi.runs.run import Facts, Run
@@ -174,7 +174,11 @@ def targets(folder: Path) -> dict[str, Target]:
         run.resolve()
 
     def result(data: bytes) -> None:
-        results_table([("x", [read_result(file("result.json", data))])]).text()
+        document = parse_json(data, "result.json")
+        if isinstance(document.get("protocol"), dict):  # else no input would get further
+            document["stamp"] = stamp(document["protocol"])
+        path = file("result.json", json.dumps(document).encode())
+        results_table([("x", [read_result(path)])]).text()
 
     def comparison(data: bytes) -> None:
         file("comparison.json", data)
@@ -220,6 +224,8 @@ def refused(action: Callable[[], object]) -> None:
 def seeds_of(name: str) -> list[bytes]:
     """Return inputs that the parser accepts, from which the fuzzer starts."""
     import numpy as np
+
+    from smi.config.resolve import resolve
 
     about = {
         "encoder": {"name": "resnet18"},
@@ -280,7 +286,7 @@ def seeds_of(name: str) -> list[bytes]:
             b"evaluate\nx\n--protocol\nknn\n--images\n5",
         ],
         "recipe": [recipe],
-        "config": [recipe],
+        "config": [resolve("digits").text().encode()],
         "result": [as_json(stored)],
         "comparison": [as_json(comparison)],
     }
