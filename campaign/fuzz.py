@@ -15,7 +15,6 @@ import io
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import traceback
@@ -37,28 +36,28 @@ HOW_TO_INSTALL = (
 Target = Callable[[bytes], object]
 # Inputs of the full form, by target: slow parsers get fewer.
 RUNS = {
-    "time": 160_000,
-    "pattern": 120_000,
-    "sweep": 120_000,
-    "value": 60_000,
-    "facts": 120_000,
-    "metrics": 100_000,
-    "header": 60_000,
-    "weights": 60_000,
-    "list-txt": 40_000,
-    "list-csv": 40_000,
-    "list-jsonl": 40_000,
-    "index": 40_000,
-    "tar": 40_000,
-    "npy": 25_000,
-    "npz": 15_000,
-    "idx": 25_000,
-    "result": 40_000,
-    "comparison": 30_000,
-    "command": 20_000,
-    "recipe": 20_000,
-    "config": 10_000,
-    "parquet": 10_000,
+    "time": 300_000,
+    "pattern": 200_000,
+    "sweep": 250_000,
+    "facts": 150_000,
+    "metrics": 50_000,
+    "value": 20_000,
+    "header": 20_000,
+    "weights": 30_000,
+    "list-txt": 20_000,
+    "list-csv": 20_000,
+    "list-jsonl": 20_000,
+    "index": 20_000,
+    "tar": 10_000,
+    "npy": 5_000,
+    "npz": 3_000,
+    "idx": 10_000,
+    "result": 10_000,
+    "comparison": 5_000,
+    "command": 5_000,
+    "recipe": 3_000,
+    "config": 2_000,
+    "parquet": 2_000,
 }
 QUICK_SHARE = 0.002
 SECONDS_PER_INPUT, MEGABYTES = 20, 4096
@@ -71,13 +70,14 @@ def targets(folder: Path) -> dict[str, Target]:
     from smi.comparison.grid import _parse_sweep, _rows
     from smi.config.coerce import to_type
     from smi.config.resolve import resolve
+    from smi.data import remote
     from smi.data.arrays import read_arrays
     from smi.data.lists import read_list
-    from smi.data.remote import File, LostError, expand_braces
+    from smi.data.remote import File, LostError
     from smi.data.shard_files import Shard, count_images, open_shard
     from smi.data.shard_index import _read_written, read_class_names
     from smi.evaluation.results import read as read_result
-    from smi.evaluation.results import results_table
+    from smi.evaluation.results import results_table, stamp
     from smi.files import parse_json
     from smi.runs.encoder import check_preprocessing, read_weights
     from smi.runs.run import Facts, Run
@@ -97,9 +97,13 @@ def targets(folder: Path) -> dict[str, Target]:
         for kind in (int, float, bool, str, tuple[int, ...], list[float], int | None):
             refused(lambda kind=kind: to_type(text(data), kind, "setting"))
 
+    def pattern(data: bytes) -> None:
+        remote.MAX_LOCATIONS = 1000  # a million names would take a second
+        remote.expand_braces(text(data))
+
     def sweep(data: bytes) -> None:
         refused(lambda: _parse_sweep(text(data)))
-        if len(data) % 50 == 0:
+        if len(data) % 200 == 7:  # resolving each value takes longer
             refused(lambda: _rows("digits", {}, ["SMI"], text(data)))
 
     def facts(data: bytes) -> None:
@@ -170,7 +174,11 @@ def targets(folder: Path) -> dict[str, Target]:
         run.resolve()
 
     def result(data: bytes) -> None:
-        results_table([("x", [read_result(file("result.json", data))])]).text()
+        document = parse_json(data, "result.json")
+        if isinstance(document.get("protocol"), dict):  # else no input would get further
+            document["stamp"] = stamp(document["protocol"])
+        path = file("result.json", json.dumps(document).encode())
+        results_table([("x", [read_result(path)])]).text()
 
     def comparison(data: bytes) -> None:
         file("comparison.json", data)
@@ -180,7 +188,7 @@ def targets(folder: Path) -> dict[str, Target]:
 
     return {
         "time": lambda data: parse_time(text(data)),
-        "pattern": lambda data: expand_braces(text(data)),
+        "pattern": pattern,
         "sweep": sweep,
         "value": value,
         "facts": facts,
@@ -216,6 +224,8 @@ def refused(action: Callable[[], object]) -> None:
 def seeds_of(name: str) -> list[bytes]:
     """Return inputs that the parser accepts, from which the fuzzer starts."""
     import numpy as np
+
+    from smi.config.resolve import resolve
 
     about = {
         "encoder": {"name": "resnet18"},
@@ -276,7 +286,7 @@ def seeds_of(name: str) -> list[bytes]:
             b"evaluate\nx\n--protocol\nknn\n--images\n5",
         ],
         "recipe": [recipe],
-        "config": [recipe],
+        "config": [resolve("digits").text().encode()],
         "result": [as_json(stored)],
         "comparison": [as_json(comparison)],
     }
@@ -319,18 +329,14 @@ def _parquets() -> list[bytes]:
 # ------------------------------------------------------------------------------ one target
 
 
-def fuzz(name: str, runs: int, seed: int, crashes: Path) -> None:
+def fuzz(name: str, parse: Target, folder: Path, runs: int, seed: int, crashes: Path) -> None:
     """Fuzz one parser in this process, which ends with it."""
     import atheris
 
-    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    folder = Path(tempfile.mkdtemp(prefix="smi-fuzz-", dir=memory))
-    corpus = folder / "corpus"
+    corpus = folder / f"corpus-{name}"
     corpus.mkdir()
     for i, content in enumerate(seeds_of(name)):
         (corpus / f"seed-{i}").write_bytes(content)
-    with atheris.instrument_imports(include=["smi"], enable_loader_override=False):
-        parse = targets(folder)[name]
     known: set[str] = set()
 
     def once(data: bytes) -> None:
@@ -360,29 +366,51 @@ def fuzz(name: str, runs: int, seed: int, crashes: Path) -> None:
 def campaign(
     names: list[str], *, share: float, seed: int, crashes: Path, runs: int | None = None
 ) -> Record:
-    """Fuzz parsers one after another, each in a process of its own, and return the record."""
+    """Fuzz parsers one after another, each in a fork of this process, and return the record."""
+    import atheris
+
     record = Record("fuzz", seed=seed)
     crashes.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        wanted = runs or max(20, int(share * RUNS[name]))
-        command = [sys.executable, __file__, "--child", name, "--runs", str(wanted)]
-        command += ["--seed", str(seed), "--crashes", str(crashes)]
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", check=False
-        )
-        output = done.stdout + done.stderr
-        executed = re.search(r"stat::number_of_executed_units:\s*(\d+)", output)
-        count = int(executed[1]) if executed else 0
-        kinds = [line for line in output.splitlines() if line.startswith("CRASH")]
-        if count < wanted:
-            lines = output.strip().splitlines()
-            why = next((line for line in lines if "ERROR" in line), lines[-1] if lines else "")
-            kinds.append(f"ended with {done.returncode} after {count:,} inputs: {why[:300]}")
-        record.add(name, ok=True, count=max(0, count - len(kinds)))
-        for kind in kinds:
-            record.add(name, ok=False, detail=kind)
-        print(f"{name}: {count:,} inputs, {len(kinds)} kinds of crashes", flush=True)
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(prefix="smi-fuzz-", dir=memory) as scratch:
+        folder = Path(scratch)
+        os.environ["SMI_CACHE"] = str(folder / "cache")
+        with atheris.instrument_imports(include=["smi"], enable_loader_override=False):
+            parsers = targets(folder)
+        for name in names:
+            wanted = runs or max(20, int(share * RUNS[name]))
+            log = folder / "log.txt"
+            code = _forked(
+                lambda n=name, w=wanted: fuzz(n, parsers[n], folder, w, seed, crashes), log
+            )
+            output = log.read_text(errors="replace")
+            executed = re.search(r"stat::number_of_executed_units:\s*(\d+)", output)
+            count = int(executed[1]) if executed else 0
+            kinds = [line for line in output.splitlines() if line.startswith("CRASH")]
+            if count < wanted:
+                lines = output.strip().splitlines()
+                why = next((line for line in lines if "ERROR" in line), lines[-1] if lines else "")
+                kinds.append(f"ended with {code} after {count:,} inputs: {why[:300]}")
+            record.add(name, ok=True, count=max(0, count - len(kinds)))
+            for kind in kinds:
+                record.add(name, ok=False, detail=kind)
+            print(f"{name}: {count:,} inputs, {len(kinds)} kinds of crashes", flush=True)
     return record
+
+
+def _forked(action: Callable[[], None], log: Path) -> int:
+    """Run an action in a fork that prints to a file, and return its exit code."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(target, 1)
+        os.dup2(target, 2)
+        try:
+            action()
+        finally:
+            os._exit(1)  # the fuzzer ends the process by itself
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def main() -> None:
@@ -395,13 +423,10 @@ def main() -> None:
     parser.add_argument("--target", choices=RUNS, action="append", help="only these parsers")
     parser.add_argument("--runs", type=int, help="inputs of each parser")
     parser.add_argument("--crashes", type=Path, default=Path("crashes"))
-    parser.add_argument("--child", choices=RUNS, help=argparse.SUPPRESS)
     parser.add_argument("--no-write", action="store_true", help="do not write the results")
     arguments = parser.parse_args()
     if importlib.util.find_spec("atheris") is None:
         sys.exit(HOW_TO_INSTALL)
-    if arguments.child:
-        fuzz(arguments.child, arguments.runs, arguments.seed, arguments.crashes.resolve())
     record = campaign(
         arguments.target or list(RUNS),
         share=QUICK_SHARE if arguments.quick else 1,

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from smi.data import remote
+
 CAMPAIGN = Path(__file__).parents[2] / "campaign"
 NAMES = [
     *("time", "pattern", "sweep", "value", "facts", "metrics", "header", "weights", "list-txt"),
@@ -33,6 +35,7 @@ CRASHES = [
 @pytest.fixture
 def fuzz(monkeypatch):
     monkeypatch.syspath_prepend(CAMPAIGN)
+    monkeypatch.setattr(remote, "MAX_LOCATIONS", remote.MAX_LOCATIONS)  # which a target lowers
     return importlib.import_module("fuzz")
 
 

@@ -302,3 +302,21 @@ def test_kept_statistics_of_networks_of_timm():
     encoder = create_encoder("test_efficientnet", image_size=64)
     encoder.keep_statistics = True
     assert_kept(encoder.train(), torch.randn(3, 3, 64, 64))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        # timm drops arguments without a value, and `smi export` writes all into a script
+        ({"x=__import__('os').abort(), y": None}, "is not a setting: it is not a name"),
+        ({"checkpoint_path": "/elsewhere.pth"}, "name weights to start from by --init"),
+        ({"pretrained_cfg": {"file": "/elsewhere.pth"}}, "name weights to start from by --init"),
+        ({"layers": [10**9] * 4}, "is too large"),
+        ({"channels": [65_536] * 4}, "more than this machine can hold"),
+        ({"layers": [0, 0, 0, 0]}, "failed"),
+        ({"channels": "x"}, "failed"),
+    ],
+)
+def test_arguments_that_a_file_must_not_have(arguments, sentence):
+    with pytest.raises(UserError, match=sentence):
+        create_encoder("resnet-small", image_size=8, **arguments)

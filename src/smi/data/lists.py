@@ -162,6 +162,7 @@ def _line_of(values: dict[str, Any]) -> _Line:
         raise LookupError
     label = next((values[name] for name in LABEL_NAMES if values.get(name) is not None), None)
     split = values.get("split")
+    os.fsencode(str(path))  # a ValueError if no file can have this name
     return _Line(
         str(path).strip(),
         None if label in (None, "") else str(label).strip(),

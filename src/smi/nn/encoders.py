@@ -206,11 +206,13 @@ def require_size(settings: Mapping[str, Any], shapes: Mapping[str, list[int]]) -
 def _num_parameters(
     name: str, image_size: int, stem: Stem | None, arguments: dict[str, Any]
 ) -> int | None:
-    """Count the parameters of a network without memory for them; None if it must have values."""
+    """Count the parameters of a network without memory for them; None if it cannot be made so."""
     try:
         with torch.device("meta"):
             network = _create_by_timm(name, image_size, stem, arguments)
-    except NotImplementedError:  # some networks compute with numbers while they are made
+    except UserError:
+        raise
+    except Exception:  # some networks compute with numbers while they are made; others are refused
         return None
     return sum(parameter.numel() for parameter in network.parameters())
 

@@ -38,9 +38,9 @@ RUN_KINDS = {
     "failed": str,
     "step_ms?": NUMBER,
     "peak_mb?": NUMBER,
-    "device": str,
-    "steps": int,
-    "halved": str,
+    "device?": str,
+    "steps?": int,
+    "halved?": str,
     "criteria?": dict,
 }
 ROW_KINDS = {"name": str, "method": str, "runs": list, "loss_ms?": NUMBER}
