@@ -7,3 +7,7 @@ class UserError(ValueError):
 
 class TrainingError(RuntimeError):
     """Report that training cannot continue: the cause, what is kept, what to try. Exit code 1."""
+
+
+class DiskError(UserError):
+    """Report that the system refused to read or write: a full disk, a lost permission."""
