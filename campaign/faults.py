@@ -36,7 +36,8 @@ from trial import (
     start_with_shim,
 )
 
-NUM_SPREAD = 5  # calls of a case and fault, at even distances with a random start
+NUM_SPREAD = 2  # calls of a case and fault, at even distances with a random start
+NUM_DISKS = 3  # sizes of a small disk for each command
 # The fault, its error, the calls it hits, and whether it lasts.
 DISK_FAULTS = {
     "disk full": (errno.ENOSPC, WRITE | CREATE, True),
@@ -75,7 +76,7 @@ def fill_disk(trials: Trials, record: Any, draws: random.Random, *, quick: bool)
     trials.renew()
     trials.run()
     used = sum(path.stat().st_size for path in trials.folder.rglob("*") if path.is_file())
-    sizes = [draws.randrange(used // 4, 2 * used) for _ in range(1 if quick else 12)]
+    sizes = [draws.randrange(used // 4, 2 * used) for _ in range(1 if quick else NUM_DISKS)]
     for size in sizes:
         pid = os.fork()
         if pid == 0:
@@ -432,8 +433,6 @@ def main() -> None:
     if arguments.quick and not arguments.only:
         names = ["embed to .npz"]
     names = [name for name in names if not arguments.only or _has(name, arguments.only)]
-    for name in shared(names, arguments):
-        trials_of(by_name[name], disk)
     singles: list[tuple[str, Case, Check]] = [
         ("clock goes back", by_name["pretrain, SMI"], clock_goes_back),
         ("two processes on one folder: pretrain", by_name["pretrain, SMI"], two_on_one_folder),
@@ -469,6 +468,10 @@ def main() -> None:
             record.add(name, ok=not lost, detail=lost)
 
         trials_of(case, single)
+        print(f"{name}: tried", flush=True)
+    for name in shared(names, arguments):
+        trials_of(by_name[name], disk)
+        print(f"{name}: tried", flush=True)
     finish(record, arguments)
 
 

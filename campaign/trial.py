@@ -115,11 +115,20 @@ def _start(folder: Path, words: Sequence[str]) -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, "-P", *words], env=environment)
 
 
+MODULES = (
+    "smi.cli", "smi.comparison.compare", "smi.data.describe", "smi.data.shard_writer",
+    "smi.evaluation.evaluate", "smi.inference.embed", "smi.inference.export",
+    "smi.reporting.report", "smi.training.pretrain",
+)  # fmt: skip
+
+
 def prepare_process() -> None:
     """Import what all trials need, without starting a thread."""
     import torch
 
     torch.set_num_threads(1)
+    for name in MODULES:
+        importlib.import_module(name)
     from smi.views.compiled import find_kernel
 
     find_kernel()  # compiled once, not in every trial

@@ -37,3 +37,7 @@ def printable(text: str) -> str:
         c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode()
         for c in text
     )
+
+
+class DiskError(UserError):
+    """Report that the system refused to read or write: a full disk, a lost permission."""

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from filelock import BaseFileLock, FileLock, Timeout
 
-from smi.errors import UserError
+from smi.errors import DiskError, UserError
 from smi.terminal import announce, printable
 
 MAX_TEXT_BYTES = 200_000_000  # of JSON; the largest are the points of figures
@@ -122,7 +122,7 @@ def disk_errors(doing: str) -> Iterator[None]:
         yield
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        raise UserError(f"{doing} failed: {error.strerror or error}{where}") from error
+        raise DiskError(f"{doing} failed: {error.strerror or error}{where}") from error
 
 
 def sync(path: Path) -> None:

@@ -149,6 +149,22 @@ def test_a_file_for_which_memory_runs_out_is_not_bad(
     assert answer == [errno.ENOMEM, os.strerror(errno.ENOMEM)]
 
 
+def test_a_file_that_cannot_be_read_for_a_moment_is_not_bad(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Image.fromarray(QUADRANTS).save(tmp_path / "a.png")
+    failures = [OSError(errno.EIO, "Input/output error")]
+
+    def fail_once(*words: object) -> object:
+        if failures:
+            raise failures.pop()
+        return decode_picture(*words)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(decoder, "decode_picture", fail_once)
+    answer = decoder._answer(-1, 0, str(tmp_path / "a.png"), 8, "square", None)
+    assert answer == [0, 8, 8, [32, 32, "PNG", "RGB"]]
+
+
 def test_an_unreadable_file_has_a_reason(tmp_path: Path) -> None:
     (tmp_path / "empty.jpg").touch()
     with pytest.raises(UnreadableError, match="empty file"):

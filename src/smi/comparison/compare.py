@@ -43,7 +43,7 @@ from smi.device import (
     release_memory,
     versions,
 )
-from smi.errors import UserError
+from smi.errors import DiskError, UserError
 from smi.evaluation.evaluate import evaluate
 from smi.evaluation.labelled import check_number
 from smi.evaluation.results import Result
@@ -448,6 +448,8 @@ class ComparisonRunner:
                     images=self.images,
                     runtime=self.runtime,
                 ).rows
+            except DiskError:
+                raise
             except UserError as error:  # for example, an encoder that diverged
                 failure = f"it could not be evaluated: {error}"
         trained = TrainedRun.read(

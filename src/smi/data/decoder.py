@@ -16,6 +16,7 @@ import json
 import os
 import stat
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -53,6 +54,8 @@ ValueRange = tuple[float, float]  # the values that become 0 and 255
 MAX_ASPECT = 2  # longest side of a kept image, divided by its shorter side; the ends are cut off
 
 LOCK_SUFFIX = ".lock"
+PAUSES = (0.1, 1.0)  # seconds between two attempts to read a file
+PASSING_ERRORS = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE}
 SQUARES_PER_PIECE = 16  # a worker reserves space for as many square images at a time
 
 # A small file can claim to be enormous, and every worker holds one image in memory.
@@ -330,7 +333,7 @@ def _answer(
 ) -> list[object]:
     """Return the values of Decoded, [reason] of a bad file or [errno, text] of the disk."""
     try:
-        picture, info = decode_picture(target, resolution, keep, value_range)
+        picture, info = _decode_again(target, resolution, keep, value_range)
         planes = bands(picture)
     except UnreadableError as error:
         return [str(error)]
@@ -351,6 +354,20 @@ def _answer(
         picture.width,
         [info.width, info.height, info.format, info.mode],
     ]
+
+
+def _decode_again(
+    target: Target, resolution: int, keep: Keep, value_range: ValueRange | None
+) -> tuple[Image.Image, ImageInfo]:
+    """Decode a file; if reading it fails for a reason that may pass, try again after a pause."""
+    for pause in PAUSES:
+        try:
+            return decode_picture(target, resolution, keep, value_range)
+        except OSError as error:
+            if error.errno not in PASSING_ERRORS:
+                raise
+            time.sleep(pause)
+    return decode_picture(target, resolution, keep, value_range)
 
 
 class _Space:

@@ -19,7 +19,7 @@ from smi.data.shards import ShardSet
 from smi.data.sources import ImageSet
 from smi.device import Runtime, choose_precision
 from smi.distributed import num_launched
-from smi.errors import UserError
+from smi.errors import DiskError, UserError
 from smi.files import disk_errors, expand, make_folder, write_whole
 from smi.inference.feature_files import choose_writer, refuse_other_encoder
 from smi.inference.images import EMBED_BATCH_SIZE, AllImages, describe_encoder, find_images
@@ -87,9 +87,9 @@ def embed(
                 continue
             try:
                 embed_part([part], path)
+            except DiskError:  # it would be full for the other shards, too
+                raise
             except UserError as error:  # one shard of many; a second call tries it again
-                if isinstance(error.__cause__, OSError):  # a full disk, which is full for all
-                    raise
                 announce(f"warning: {printable(path.name)} is left out: {error}")
                 lost += 1
         if lost == len(parts):

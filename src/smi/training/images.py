@@ -16,7 +16,7 @@ from smi.data.sources import Source
 from smi.data.subset import Subset
 from smi.device import Precision, device_of
 from smi.distributed import rank
-from smi.errors import UserError
+from smi.errors import DiskError, UserError
 from smi.evaluation import extract, extract_labelled, knn_accuracy
 from smi.evaluation.label_free import label_free, sample
 from smi.seeds import derive
@@ -109,6 +109,8 @@ class Images:
             limit = config.log.probe_images
             try:
                 bank, held_out = read("train", limit), read("val", limit)
+            except DiskError:
+                raise
             except UserError:
                 why_not = "no shards to probe with"
             else:
@@ -224,6 +226,8 @@ def _probe_stores(
     if not len(validation):
         try:
             held_out = read("val")
+        except DiskError:
+            raise
         except UserError:  # a folder of few images may hold out none
             return "no held-out images to probe with"
         indices = _permutation(config.seed, "probe", len(held_out))
