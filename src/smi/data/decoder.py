@@ -4,7 +4,7 @@ Of the longer side, `keep` decides: "square" keeps the central S pixels, "aspect
 2 S. The central square of an image is the same in both, byte by byte.
 
 Run as a module, it is a worker process. It reads a line of JSON [keep, [[row, target], ...]],
-writes the images to a file, which it inherits or opens, and answers with a line of JSON. A target is
+writes the images to a file that it inherits or opens, and answers with a line of JSON. A target is
 a path, a URL, or [path, start, size] for bytes of a file. It imports neither torch nor numpy, so
 that it starts quickly.
 """
