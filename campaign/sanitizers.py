@@ -1,6 +1,6 @@
 """Run the view kernel under AddressSanitizer and UndefinedBehaviorSanitizer with hostile input.
 
-    python campaign/sanitizers.py                20,000 batches
+    python campaign/sanitizers.py                2,000 batches
     python campaign/sanitizers.py --quick        a short version
 
 The kernel is compiled with the sanitizers and called as training calls it, through
@@ -22,7 +22,7 @@ from pathlib import Path
 from record import RESULTS, Record
 
 QUICK_TRIALS = 400
-TRIALS = 20_000
+TRIALS = 2_000
 SANITIZERS = "address,undefined,float-divide-by-zero,float-cast-overflow"
 FLAGS = (f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all", "-g", "-O1")
 SIDES = (1, 2, 3, 5, 7, 8, 13, 16, 31, 32, 33, 47, 64, 97, 128, 257)

@@ -1,5 +1,6 @@
 import os
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -70,6 +71,24 @@ def pytest_collection_modifyitems(config, items):
 def _one_thread():
     """Use one thread: tensors of tests are so small that threads only wait for each other."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_network():
+    """Refuse connections of this process to other machines: no test needs one."""
+    connect = socket.socket.connect
+
+    def checked(self, address):
+        if self.family in (socket.AF_INET, socket.AF_INET6):
+            host = str(address[0])
+            local = host.startswith("127.") or host in ("", "localhost", "::1", "0.0.0.0")
+            if not local:
+                raise RuntimeError(f"a test connects to {host}, which is another machine")
+        return connect(self, address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", checked)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,6 @@
 """Test the choice and description of devices, and the handling of memory."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -8,15 +9,18 @@ import pytest
 import torch
 
 from smi.device import (
+    ASSUMED_MEMORY_BYTES,
     Runtime,
     autocast,
     choose_device,
     choose_precision,
     describe_device,
+    free_memory_bytes,
     keep_memory,
     peak_memory_mb,
     prepare_training,
     release_memory,
+    total_memory_bytes,
     upload,
     versions,
 )
@@ -216,3 +220,24 @@ def test_only_copies_to_cuda_do_not_wait(source, target, copies):
 def test_a_tensor_that_is_on_the_device_is_not_copied():
     tensor = torch.arange(3)
     assert upload(tensor, "cpu") is tensor
+
+
+def test_memory_of_systems_that_do_not_tell(monkeypatch):
+    import builtins
+    import math
+
+    plain_open = builtins.open
+
+    def refuse(path, *arguments, **options):
+        if str(path).startswith("/proc"):
+            raise FileNotFoundError(path)
+        return plain_open(path, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "open", refuse)
+    assert peak_memory_mb(CPU) > 0  # as on macOS
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert math.isnan(peak_memory_mb(CPU))
+    assert total_memory_bytes() > 0
+    monkeypatch.delattr(os, "sysconf")
+    assert total_memory_bytes() == ASSUMED_MEMORY_BYTES
+    assert free_memory_bytes() is None

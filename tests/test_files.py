@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from smi.files import (
     make_folder,
     sync_below,
     temporary_folder,
+    try_lock,
     write_json,
     write_text,
     write_whole,
@@ -220,3 +222,27 @@ def test_errors_of_the_disk_are_sentences(tmp_path):
 def test_files_need_neither_torch_nor_rich():
     code = "import sys, smi.files, smi.cli; sys.exit(bool({'torch', 'rich'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False, env=os.environ).returncode == 0
+
+
+def test_a_lock_may_be_released_by_another_thread(tmp_path):
+    held = try_lock(tmp_path / ".lock")
+    assert try_lock(tmp_path / ".lock") is None
+    thread = threading.Thread(target=held.release)
+    thread.start()
+    thread.join()
+    again = try_lock(tmp_path / ".lock")
+    assert again is not None
+    again.release()
+    assert (tmp_path / ".lock").exists()
+
+
+def test_on_windows_folders_are_not_flushed(tmp_path, monkeypatch):
+    opened = []
+    plain_open = os.open
+    monkeypatch.setattr("smi.files.WINDOWS", True)
+    monkeypatch.setattr(
+        "smi.files.os.open", lambda path, flags: opened.append(path) or plain_open(path, flags)
+    )
+    write_text(tmp_path / "a.txt", "whole")
+    assert opened == [tmp_path / "a.txt.partial"]
+    assert (tmp_path / "a.txt").read_text() == "whole"

@@ -7,6 +7,7 @@ import pytest
 
 from smi.errors import UserError
 from smi.figures.curves import loss
+from smi.figures.series import MAX_LINE_POINTS, thinned
 from smi.runs.names import name_runs
 from smi.runs.run import Run
 from support.figures import caption, draw, trace
@@ -115,3 +116,15 @@ def test_only_runs_that_differ_by_seed_alone_are_averaged(tmp_path):
     assert (
         len([t for t in draw("ratio", [runs[0], runs[2], again]).data if t.showlegend]) == 3
     )  # one seed twice is not two seeds
+
+
+@pytest.mark.parametrize("count", [0, 1, 2000, 2001, 4000, 4001, 100_000])
+def test_a_line_has_at_most_as_many_points_as_can_be_seen(count):
+    values = list(range(count))
+    shown = list(thinned(values))
+    assert len(shown) <= MAX_LINE_POINTS + 1
+    assert shown[:1] == values[:1]
+    assert shown[-1:] == values[-1:]
+    assert shown == sorted(set(shown))
+    if count <= MAX_LINE_POINTS:
+        assert shown == values

@@ -681,3 +681,14 @@ def test_an_untrained_encoder_must_become_better():
         assert found["start"].level == "warning"
         assert f"The encoder is {sentence} than an untrained one." == found["start"].sentence
         assert "chance" not in found or found["chance"].level != "ok"
+
+
+def test_a_history_keeps_the_first_and_the_last_probes_only():
+    from smi.health.history import History
+    from smi.health.run_context import Context
+
+    history = History(Context(method="SMI", batch_size=4, embedding_dim=8, feature_dim=8))
+    for step in range(100):
+        probe = {"knn": 0.1 + step / 1000, "chance": 0.1, "images": 100}
+        history.add({"step": step, "epoch": step / 10, "probe": probe})
+    assert [probe.step for probe in history.probes] == [0, 97, 98, 99]

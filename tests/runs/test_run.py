@@ -297,3 +297,40 @@ def test_metrics_are_cut_at_a_checkpoint_and_appended(old):
     path.unlink()
     old.cut_metrics(10)
     assert not path.exists()
+
+
+@pytest.mark.parametrize("extra", [0, 5, -5])
+def test_metrics_of_many_lines_are_cut_without_reading_all(old, extra, monkeypatch):
+    monkeypatch.setattr("smi.runs.run.BYTES_PER_READ", 16)
+    path = old.folder / "metrics.jsonl"
+    lines = [json.dumps({"step": i, "epoch": 0.1, "loss": 1.0}) + "\n" for i in range(40)]
+    path.write_text("".join(lines))
+    position = len("".join(lines[:30])) + extra
+    old.cut_metrics(position)
+    assert [line["step"] for line in old.lines()] == list(range(29 if extra < 0 else 30))
+    path.write_text("half a line without an end")
+    old.cut_metrics(1000)
+    assert path.read_bytes() == b""
+
+
+def test_lines_are_parsed_one_by_one_and_summaries_once(old, monkeypatch):
+    assert next(old.iterate_lines()) == LINES[0]
+    first = old.metrics(per_step=False)
+    assert all("per_step" not in line for line in first)
+    assert [line["step"] for line in first] == [line["step"] for line in old.metrics()]
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "iterate_lines", lambda self: pytest.fail("parsed again"))
+        assert old.metrics(per_step=False) == first
+        assert Run(old.folder).probes() == old.probes()
+    with old.open_metrics() as file:
+        file.write(json.dumps({"step": 99, "epoch": 9.0, "loss": 1.0}) + "\n")
+    assert old.metrics(per_step=False)[-1]["step"] == 99
+
+
+def test_summaries_of_large_files_are_not_kept(old, monkeypatch):
+    monkeypatch.setattr("smi.runs.run.MAX_SUMMARISED_BYTES", 10)
+    monkeypatch.setattr("smi.runs.run._summaries", {})
+    assert old.probes() == [line for line in old.lines() if "probe" in line]
+    from smi.runs import run
+
+    assert run._summaries == {}

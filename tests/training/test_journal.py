@@ -300,3 +300,21 @@ def test_the_number_of_steps_that_overflowed_is_in_a_checkpoint(run):
     journal.close()
     assert pending.keys() == {"skipped"}
     assert pending["skipped"].tolist() == [1.0]
+
+
+def test_a_resumed_journal_checks_earlier_lines_without_keeping_them(run, monkeypatch):
+    journal = open_journal(run, log_every=1)
+    record(journal, *map(float, range(1, 11)))
+    journal.record_probe({"knn": 0.5})
+    journal.close()
+    checked = []
+    monkeypatch.setattr(
+        module.Watch, "__call__", lambda self, line: checked.append(line["step"]) or []
+    )
+    resumed = open_journal(run, start=10)
+    assert checked == [*range(1, 11), 10]
+    assert resumed._last["step"] == 10
+    assert resumed._probe == {"knn": 0.5}
+    kept = [value for value in vars(resumed).values() if isinstance(value, list)]
+    assert kept == []
+    resumed.close()

@@ -478,7 +478,7 @@ def test_the_kernel_refuses_parameters_outside_its_tensors(compiled_kernel, chan
         ({"pixels": torch.zeros(N * 3 * 16 * 16)}, "must be torch.uint8"),
     ],
 )
-def test_the_kernel_refuses_changed_pictures(compiled_kernel, change, message):
+def test_the_kernel_refuses_tensors_that_do_not_fit(compiled_kernel, change, message):
     images = replace(Pictures.join(list(pictures(N, 16, 16))), **change)
     with pytest.raises(ValueError, match=message):
         compiled_kernel(images, nothing(N, 16, 16), NO_MEAN, UNIT_STD)

@@ -145,7 +145,7 @@ class TrainedRun:
         run = Run(folder)
         batch_size = run.config["batch_size"]
         requested = run.facts.requested_batch_size or batch_size
-        lines = run.metrics()
+        lines = run.metrics(per_step=False)
         timings = [line["timing"] for line in lines if "timing" in line]
         times = [1e3 * batch_size / timing["images_per_second"] for timing in timings]
         return cls(

@@ -1,5 +1,6 @@
 """Draw the gradient norm of every step as a rolling mean on a logarithmic axis."""
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -14,18 +15,20 @@ from smi.runs.names import named_seed_groups, seed_caption, shared_settings
 from smi.runs.run import Run
 
 WINDOW = 50  # steps, as in the paper
+WINDOWS_PER_BLOCK = 10_000  # a million windows of 50 numbers would not fit into small memory
 
 
 def gradient_norm(runs: Mapping[str, Run], *, window: int = WINDOW) -> go.Figure:
     """Draw the mean gradient norm of the last `window` steps."""
     figure = go.Figure()
     groups = named_seed_groups(runs)
-    longest = max((len(per_step(run)[0]) for run in runs.values()), default=1)
+    norms_of = functools.cache(per_step)  # a long run takes seconds to read
+    longest = max((len(norms_of(run)[0]) for run in runs.values()), default=1)
     # All runs show the same steps, so that seeds have a mean.
     interval = max(1, math.ceil(longest / (MAX_LINE_POINTS - 1)))  # and the last one
 
     def smooth(run: Run) -> Series:
-        steps, norms = per_step(run)
+        steps, norms = norms_of(run)
         shown = steps % interval == 0
         shown[-1:] = True
         return steps[shown].tolist(), rolling_mean(norms, window)[shown].tolist()
@@ -46,7 +49,10 @@ def per_step(run: Run) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the steps, counted from 1, and the gradient norm of each."""
     steps: list[int] = []
     norms: list[float] = []
-    for line in lines_of(run):
+    lines_of(run)  # refuses a run without any
+    for line in run.iterate_lines():
+        if line.get("loss") is None:
+            continue
         values = (line.get("per_step") or {}).get("gradient_norm")
         if not values:
             raise UserError(
@@ -66,10 +72,13 @@ def rolling_mean(values: Sequence[float] | NDArray[np.float64], window: int) -> 
     numbers = np.asarray(values, dtype=np.float64)
     padded = np.concatenate([np.full(window - 1, np.nan), numbers])
     windows = np.lib.stride_tricks.sliding_window_view(padded, window)
-    finite = np.isfinite(windows)
-    count = finite.sum(axis=1)
-    sums = np.where(finite, windows, 0.0).sum(axis=1)
-    means: NDArray[np.float64] = np.where(count > 0, sums / np.maximum(count, 1), np.nan)
+    means = np.empty(len(numbers))
+    for start in range(0, len(numbers), WINDOWS_PER_BLOCK):
+        block = windows[start : start + WINDOWS_PER_BLOCK]
+        finite = np.isfinite(block)
+        count = finite.sum(axis=1)
+        sums = np.where(finite, block, 0.0).sum(axis=1)
+        means[start : start + len(block)] = np.where(count > 0, sums / np.maximum(count, 1), np.nan)
     return means
 
 

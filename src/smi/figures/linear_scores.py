@@ -43,7 +43,7 @@ def results_of(
         and result.protocol["data"] == dataset
     ]
     newest = max((result.encoder.get("step", 0) for result in results), default=0)
-    if run.finished and (lines := run.metrics()):
+    if run.finished and (lines := run.metrics(per_step=False)):
         newest = lines[-1]["step"]  # do not mix older accuracies with newer features
     return sorted(
         (result for result in results if result.encoder.get("step", 0) == newest),

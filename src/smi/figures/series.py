@@ -18,8 +18,8 @@ MAX_LINE_POINTS = 2000  # more can be neither seen nor printed
 
 
 def lines_of(run: Run) -> list[dict[str, Any]]:
-    """Return the logged lines of a run, or raise a UserError if there are none."""
-    lines = run.metrics()
+    """Return the logged lines of a run without `per_step`, or raise an error if there are none."""
+    lines = run.metrics(per_step=False)
     if not lines:
         raise UserError(f"{run.folder} has logged nothing yet: metrics.jsonl has no lines")
     return lines

@@ -51,7 +51,7 @@ def kept_sentence(run: Run) -> str:
 
 def _last_encoder(run: Run) -> str:
     """Describe the last encoder, with the probes that compare it with the start."""
-    lines = run.metrics()
+    lines = run.metrics(per_step=False)
     epoch = run.epoch(lines[-1]["step"]) if lines else None
     text = "the encoder of the last step" + ("" if epoch is None else f" (epoch {epoch:.3g})")
     probes = run.probes()

@@ -257,7 +257,7 @@ class ReportDocument:
 
     def _training(self) -> Iterator[Block]:
         """Yield the curves of training; those that are missing come last."""
-        logged = {name: run for name, run in self.runs.items() if run.metrics()}
+        logged = {name: run for name, run in self.runs.items() if run.metrics(per_step=False)}
         if not logged:
             yield Missing(
                 "None of these runs has logged metrics yet: training writes metrics.jsonl every "

@@ -161,7 +161,7 @@ def criteria_table(runs: Mapping[str, Run]) -> TableBlock | None:
 
 def _run_cells(name: str, run: Run) -> list[str]:
     """Return the cells of a run in the table of runs."""
-    lines = run.metrics()
+    lines = run.metrics(per_step=False)
     last = lines[-1] if lines else {}
     probes = run.probes()
     knn = probes[-1]["probe"].get("knn") if probes else None
@@ -195,7 +195,11 @@ def _run_facts(run: Run) -> list[tuple[str, str]]:
     """Return names and values of what was recorded while a run was trained."""
     known = run.facts
     seconds = training_seconds(run)
-    speeds = [line["timing"]["images_per_second"] for line in run.metrics() if "timing" in line]
+    speeds = [
+        line["timing"]["images_per_second"]
+        for line in run.metrics(per_step=False)
+        if "timing" in line
+    ]
     packages = (known.versions or {}).items()
     versions = ", ".join(f"{name} {version}" for name, version in packages)
     facts = [
@@ -225,7 +229,7 @@ def training_seconds(run: Run) -> float | None:
     total = 0.0
     previous_step = 0
     batch_size = run.config["batch_size"]
-    for line in run.metrics():
+    for line in run.metrics(per_step=False):
         speed = (line.get("timing") or {}).get("images_per_second")
         if speed:
             total += (line["step"] - previous_step) * batch_size / speed

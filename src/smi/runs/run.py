@@ -72,6 +72,7 @@ BEST_KINDS = {
 MAX_COUNT = 10**15  # of images, steps and the like
 BYTES_PER_READ = 65_536
 MAX_LINE_CHARACTERS = 100_000_000
+MAX_SUMMARISED_BYTES = 200_000_000  # of metrics files whose lines are kept in memory
 MAX_HEADER_BYTES = 10_000_000  # of an encoder file; a damaged one may claim more
 # Values of methods' settings in runs that were made before the setting existed.
 EARLIER_SETTINGS: dict[str, dict[str, Any]] = {
@@ -319,13 +320,36 @@ class Run:
                 if _is_line(line):
                     yield line
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of training steps."""
-        return [line for line in self.iterate_lines() if line.get("loss") is not None]
+    def metrics(self, *, per_step: bool = True) -> list[dict[str, Any]]:
+        """Return the lines of training steps.
+
+        per_step: with the values of every step. Without them, lines are parsed once for many calls.
+        """
+        lines = self.iterate_lines() if per_step else self._summaries()
+        return [line for line in lines if line.get("loss") is not None]
 
     def probes(self) -> list[dict[str, Any]]:
         """Return the lines of probes."""
-        return [line for line in self.iterate_lines() if "probe" in line]
+        return [line for line in self._summaries() if "probe" in line]
+
+    def _summaries(self) -> list[dict[str, Any]]:
+        """Return all lines without the values of every step: a report asks for them often."""
+        if not self._metrics.is_file():
+            return []
+        stat = self._metrics.stat()
+        version = stat.st_mtime_ns, stat.st_size
+        path = self._metrics.absolute()
+        if path in _summaries and _summaries[path][0] == version:
+            return _summaries[path][1]
+        lines = [
+            {name: value for name, value in line.items() if name != "per_step"}
+            for line in self.iterate_lines()
+        ]
+        _summaries.pop(path, None)
+        _summaries[path] = version, lines
+        while sum(size for (_, size), _ in _summaries.values()) > MAX_SUMMARISED_BYTES:
+            del _summaries[next(iter(_summaries))]  # the oldest
+        return lines
 
     def open_metrics(self) -> TextIO:
         """Open metrics.jsonl to append lines."""
@@ -465,7 +489,7 @@ class Run:
 
         probes = self.probes()
         probe = f", {probe_text(probes[-1]['probe'])}" if probes else ""
-        metrics = self.metrics()
+        metrics = self.metrics(per_step=False)
         steps = metrics[-1]["step"] if metrics else 0
         unfinished = "" if self.finished else ", unfinished"
         method = self.config["method"]["name"]
@@ -517,6 +541,10 @@ def _move_aside(folder: Path) -> Path:
     folder.rename(target)
     sync(target.parent)
     return target
+
+
+# By file: its time of change and size, and its lines without the values of every step.
+_summaries: dict[Path, tuple[tuple[int, int], list[dict[str, Any]]]] = {}
 
 
 @functools.lru_cache(maxsize=512)
