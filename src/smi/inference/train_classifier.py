@@ -40,7 +40,9 @@ SCORES = "scores.json"
 FROZEN, FINE_TUNED = "frozen", "fine-tuned"
 MAX_FINE_TUNING_SECONDS = 600  # unless the caller chooses the epochs
 MIN_FINE_TUNING_STEPS = 20  # fewer would not be worth their time
-FINE_TUNING_BATCH_SIZE = 64  # small: the steps are few where time is short
+MAX_SMALL_EPOCHS = 50  # few images take more epochs than many, but not more than this
+BATCH_SIZES = 8, 64  # the smallest and the largest: steps are few where time is short
+STEPS_PER_EPOCH = 8  # where images are few; batches are smaller then
 NUM_TIMED_STEPS = 3
 NUM_TIMED_IMAGES = 16  # of a timed step
 
@@ -239,12 +241,14 @@ def _fine_tune(
         return "the encoder has no weights"
     policy = light(images.name, size=encoder.image_size, mean=encoder.mean, std=encoder.std)
     task = Task(encoder, images.train, policy, len(images.classes))
-    batch_size = min(FINE_TUNING_BATCH_SIZE, len(images.train))
-    batches = Batches(images.train, batch_size, seed=derive(seed, "finetune"))
+    smallest, largest = BATCH_SIZES
+    batch_size = max(smallest, min(largest, len(images.train) // STEPS_PER_EPOCH))
+    batches = Batches(
+        images.train, min(batch_size, len(images.train)), seed=derive(seed, "finetune")
+    )
     seconds = _time_epoch(task, batches)
     if epochs is None:
-        epochs = max(FINE_TUNING_EPOCHS, math.ceil(MIN_STEPS / batches.steps_per_epoch))
-        epochs = min(epochs, int(MAX_FINE_TUNING_SECONDS / seconds))
+        epochs = min(_epochs_for(batches), int(MAX_FINE_TUNING_SECONDS / seconds))
         if epochs * batches.steps_per_epoch < MIN_FINE_TUNING_STEPS:
             return (
                 f"an epoch would take about {duration(seconds)} on this machine "
@@ -262,6 +266,12 @@ def _fine_tune(
     assert isinstance(tuned, Pretrained)
     assert isinstance(head, nn.Linear)
     return _judge(FINE_TUNED, tuned, head, scores, labels, {"epochs": epochs})
+
+
+def _epochs_for(batches: Batches) -> int:
+    """Return the epochs of fine-tuning if time does not matter: more for few images."""
+    enough = math.ceil(MIN_STEPS / batches.steps_per_epoch)
+    return max(FINE_TUNING_EPOCHS, min(MAX_SMALL_EPOCHS, enough))
 
 
 def _train(task: Task, batches: Batches, epochs: int, seed: int) -> nn.Sequential:
