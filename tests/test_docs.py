@@ -36,7 +36,7 @@ def test_quoted_output_is_what_the_commands_print():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_within_the_project_lead_somewhere(page):
-    for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+    for link in re.findall(r"\]\(([^)]+)\)", prose(page)):
         target, _, anchor = link.partition("#")
         if target.startswith("https://"):
             continue
@@ -48,9 +48,13 @@ def test_links_within_the_project_lead_somewhere(page):
 
 def anchors(page: Path) -> set[str]:
     """Return the anchors that GitHub gives to the headings of a page."""
-    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
-    headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def prose(page: Path) -> str:
+    """Return a page without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
