@@ -5,10 +5,10 @@ STAMP := .venv/.installed
 PYTEST := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test long coverage format bench campaign docs audit sbom
+.PHONY: help setup demo test long coverage format bench campaign docs notebooks site audit sbom
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## Create .venv with the tested versions
 
@@ -54,6 +54,16 @@ campaign: $(STAMP)  ## Kill, fault, fuzz and overload the commands (an hour), an
 
 docs: $(STAMP)  ## Redraw the method, and regenerate the parts of README.md and docs/ that commands print
 	$(BIN)/python docs/generate.py
+
+notebooks: $(STAMP)  ## Run the notebooks at full size and store their output (minutes)
+	$(BIN)/python notebooks/run.py
+
+site: .venv/.docs  ## Build the site into site/; after the installation it needs no network
+	$(BIN)/python docs/site/build.py
+
+.venv/.docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch $@
 
 audit: $(STAMP)  ## Look up known vulnerabilities of the tested versions (asks an advisory service)
 	$(BIN)/python -m pip install --quiet --upgrade --target .venv/audit 'pip-audit>=2.7,<3'

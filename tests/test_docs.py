@@ -20,6 +20,7 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "guides").glob("*.md")),
 ]
 
 
@@ -124,7 +125,9 @@ def test_the_map_names_every_module_and_no_other():
     assert existing - named - unnamed == set()
 
 
-@pytest.mark.parametrize("target", ["setup", "demo", "test", "format", "bench", "docs"])
+@pytest.mark.parametrize(
+    "target", ["setup", "demo", "test", "format", "bench", "docs", "notebooks", "site"]
+)
 def test_make_alone_lists_the_targets(target):
     listing = subprocess.run(
         ["make", "-s"], cwd=ROOT, capture_output=True, text=True, check=True
