@@ -19,7 +19,7 @@ from typing import Any
 
 from smi.config.schema import flat
 from smi.errors import UserError
-from smi.files import check_fields, damaged, make_folder, read_json, write_json
+from smi.files import Kinds, check_fields, damaged, make_folder, read_json, write_json
 from smi.tables import NONE, Table
 
 RESULTS_FOLDER = "eval"
@@ -157,9 +157,12 @@ def check_result(content: Mapping[str, Any], path: Path) -> None:
     check_fields(content, RESULT_KINDS, path)
     if content["subject"] not in SUBJECTS:
         raise damaged(path, f"subject is {content['subject']!r}")
-    needed = {RAW_PIXELS: {"size": int}, OFF_THE_SHELF: {"network": str}}.get(content["subject"])
-    needed = {"network": str, "seed": int} if content["subject"] == UNTRAINED else needed
-    check_fields(content["encoder"], needed or {}, path, "encoder.")
+    needed: dict[str, Kinds] = {
+        RAW_PIXELS: {"size": int},
+        OFF_THE_SHELF: {"network": str},
+        UNTRAINED: {"network": str, "seed": int},
+    }
+    check_fields(content["encoder"], needed.get(content["subject"], {}), path, "encoder.")
     for score in content["scores"]:
         if not isinstance(score, dict):
             raise damaged(path, "a score is not an object")
