@@ -308,7 +308,7 @@ def test_calibration_lowers_or_keeps_the_held_out_log_loss(place):
         (("nowhere", "flat"), "there is no nowhere"),
         (("CLASSIFIER",), "name the images to label"),
         (("CLASSIFIER", "nowhere.png"), "there is no image nowhere.png"),
-        (("CLASSIFIER", "broken.png"), "can be read as an image"),
+        (("CLASSIFIER", "broken.png"), "smi: broken.png cannot be read: not an image"),
         (("CLASSIFIER", "flat", "--out", "x.txt"), "must end in one of these"),
         (("CLASSIFIER", "flat", "--out", "x/y.csv"), "there is no folder x"),
     ],

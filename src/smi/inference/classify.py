@@ -31,7 +31,7 @@ from smi.inference.classifier import PREDICT_BATCH_SIZE, Classifier, load_classi
 from smi.inference.images import AllImages, find_images
 from smi.inference.predictions import Prediction, Predictions, check_labels_path
 from smi.inference.train_classifier import train_classifier
-from smi.runs.encoder import Pretrained
+from smi.runs.encoder import Pretrained, square
 from smi.terminal import printable, quietly
 
 
@@ -86,7 +86,7 @@ def _label(
     device = runtime.choose_device()
     classifier.to(device)
     parts = list(_find_parts(images, classifier.encoder, runtime))
-    rows = [row for part in parts for row in _label_part(part, classifier, device)]
+    rows = [row for part in parts for row in _label_readable(part, classifier, device)]
     predictions = Predictions(rows)
     return predictions if out is None else predictions.write(out)
 
@@ -96,11 +96,15 @@ def _label(
 
 @dataclass(frozen=True)
 class _Part:
-    """Hold images of one source, and the folder as the user named it, for their names."""
+    """Hold images of one source.
+
+    folder: as the user named it, for the names of its images. files: single files, if it is those.
+    """
 
     sets: Sequence[ImageSet]
     folder: str
     runtime: Runtime
+    files: Sequence[str] = ()
 
 
 def _find_parts(images: Given, encoder: Pretrained, runtime: Runtime) -> Iterator[_Part]:
@@ -139,7 +143,20 @@ def _files(words: list[str], encoder: Pretrained, runtime: Runtime) -> _Part:
     files = FileSet("images", "train", root, Listing.of(look_up(root, paths)))
     files = replace(files, value_range=encoder.value_range or range_of_files(files))
     workers = min(runtime.num_workers or num_cores(), len(paths))
-    return _Part((files,), "", replace(runtime, num_workers=workers))
+    return _Part((files,), "", replace(runtime, num_workers=workers), paths)
+
+
+def _label_readable(
+    part: _Part, classifier: Classifier, device: torch.device
+) -> Iterator[Prediction]:
+    """Yield predictions; if no file can be read, the error is about the file, not its folder."""
+    try:
+        yield from _label_part(part, classifier, device)
+    except UserError:
+        for path in part.files:
+            if not is_url(path):
+                square(path, classifier.encoder.resolution, classifier.encoder.value_range)
+        raise
 
 
 def _label_part(part: _Part, classifier: Classifier, device: torch.device) -> Iterator[Prediction]:
