@@ -711,7 +711,8 @@ def check_early(command: Command, values: dict[str, Any]) -> None:
         for source in given if isinstance(given, list) else [given]:
             is_scheme = ":" in str(source).partition("/")[0]  # timm:NAME, hf-hub:ORG/NAME
             if not is_scheme and not expand(source).exists():
-                raise UserError(f"there is no run or encoder {source}")
+                other = "comparison" if command.name in ("report", "figure", "table") else "encoder"
+                raise UserError(f"there is no run or {other} {source}")
 
 
 def load_function(path: str) -> Callable[..., Any]:

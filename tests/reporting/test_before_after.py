@@ -16,7 +16,14 @@ from smi.comparison.comparison import Comparison, Row, TrainedRun
 from smi.device import Runtime
 from smi.figures.sample import Sample
 from smi.reporting.before_after import kept_sentence, kept_texts, rotated_onto
-from smi.reporting.portrait import MAX_IMAGES, NUM_QUERIES, PortraitMaker, load_portrait
+from smi.reporting.portrait import (
+    MAX_IMAGES,
+    NUM_QUERIES,
+    Portrait,
+    PortraitMaker,
+    _digest,
+    load_portrait,
+)
 from smi.reporting.report import report
 from smi.reporting.runs import ReportRun
 from smi.reporting.start_portrait import StartPortraitMaker, load_start_portrait
@@ -158,6 +165,7 @@ def test_a_start_that_diverged_says_so(adapted, tmp_path):
     for name in ("places", "neighbours"):
         del document["parts"][name]
         document["missing"][name] = f"there are no {name}"
+    document["digest"] = _digest(Portrait(document["parts"], document["missing"]))
     saved.write_text(json.dumps(document))
     overview = read_overview(report([adapted], tmp_path / "report.html").read_text())
     assert read_missing(overview) == ["There are no neighbours.", "There are no places."]
@@ -167,6 +175,7 @@ def test_a_saved_start_of_other_images_is_not_shown(adapted, tmp_path):
     (saved,) = (adapted / "figures").glob("portrait-start-*.json")
     document = json.loads(saved.read_text())
     document["parts"]["names"] = document["parts"]["names"][1:]
+    document["digest"] = _digest(Portrait(document["parts"], document["missing"]))
     saved.write_text(json.dumps(document))
     overview = read_overview(report([adapted], tmp_path / "report.html").read_text())
     (missing,) = read_missing(overview)

@@ -12,7 +12,8 @@ FEW = {"name": "fewshot", "data": "digits", "test": {"images": 98}, "draws": 3}
 
 
 def make_result(protocol, subject, *scores, **details):
-    return Result(protocol, subject, {"digest": subject}, scores, "a sentence", (), details)
+    encoder = {"digest": subject, "network": "resnet18"}
+    return Result(protocol, subject, encoder, scores, "a sentence", (), details)
 
 
 def make_run(seed, protocol, before, after, name="kNN", **details):
