@@ -189,8 +189,16 @@ def test_failed_runs_are_noted_and_counted(comparison):
 
 
 def test_a_run_whose_batch_did_not_fit_is_noted(tmp_path):
-    sections = {name: {} for name in ("data", "views", "encoder", "method")}
-    (tmp_path / "config.yaml").write_text(json.dumps({"batch_size": 32, **sections}))
+    config = {
+        "batch_size": 32,
+        "epochs": 1,
+        "seed": 0,
+        "data": {"source": "digits"},
+        "views": {"policy": "digits", "size": 8},
+        "encoder": {"name": "resnet-small"},
+        "method": {"name": "SMI"},
+    }
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
     (tmp_path / "run.json").write_text('{"requested_batch_size": 64}')
     run = TrainedRun.read(tmp_path, seed=0, command="")
     comparison = Comparison((Row("SMI", None, "SMI", (run,)),), (0,), None, {})

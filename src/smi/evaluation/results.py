@@ -49,6 +49,11 @@ RESULT_KINDS = {
     "details?": dict,
     "made?": dict,
 }
+ENCODER_KINDS: dict[str, dict[str, Any]] = {  # what the name of a row needs, by subject
+    RAW_PIXELS: {"size": int},
+    OFF_THE_SHELF: {"network": str},
+    UNTRAINED: {"network": str, "seed": int},
+}
 MAX_NAME_LENGTH = 60  # characters of a dataset's name in the name of a file
 
 
@@ -157,9 +162,7 @@ def check_result(content: Mapping[str, Any], path: Path) -> None:
     check_fields(content, RESULT_KINDS, path)
     if content["subject"] not in SUBJECTS:
         raise damaged(path, f"subject is {content['subject']!r}")
-    needed = {RAW_PIXELS: {"size": int}, OFF_THE_SHELF: {"network": str}}.get(content["subject"])
-    needed = {"network": str, "seed": int} if content["subject"] == UNTRAINED else needed
-    check_fields(content["encoder"], needed or {}, path, "encoder.")
+    check_fields(content["encoder"], ENCODER_KINDS.get(content["subject"], {}), path, "encoder.")
     for score in content["scores"]:
         if not isinstance(score, dict):
             raise damaged(path, "a score is not an object")

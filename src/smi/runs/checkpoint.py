@@ -148,8 +148,8 @@ def load(path: Path) -> dict[str, Any]:
         raise UserError(
             f"{path} cannot be read ({reason}): move it away, or start over with --fresh"
         )
-    checked: dict[str, Any] = state
-    return checked
+    assert isinstance(state, dict)
+    return state
 
 
 def does_not_fit(path: Path, error: Exception) -> UserError:
