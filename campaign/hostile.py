@@ -1,6 +1,7 @@
 """Damage every file of a run, and give hostile files and names to every reader.
 
-python campaign/hostile.py                 all trials (many minutes)
+python campaign/hostile.py                 all kinds of trials (many minutes)
+python campaign/hostile.py --times 20      more changed values of each file (hours)
 python campaign/hostile.py --quick         a few of each
 
 A trial survives if the reader works, or refuses by one sentence; if memory and time stay small; if
@@ -118,10 +119,11 @@ VALUES: tuple[Any, ...] = (
 class Hostile:
     """Hold the folder of the trials and their record."""
 
-    def __init__(self, folder: Path, record: Record, *, quick: bool, seed: int):
+    def __init__(self, folder: Path, record: Record, *, quick: bool, seed: int, times: int = 1):
         self.folder = folder
         self.record = record
         self.quick = quick
+        self.times = times
         self.random = random.Random(seed)
         self.marker = folder / "working" / MARKER
         self.original = folder / "original"
@@ -187,7 +189,7 @@ class Hostile:
 
     def some(self, items: list[Any], most: int) -> list[Any]:
         """Return all items, or a part that the seed chooses."""
-        most = max(3, most // 10) if self.quick else most
+        most = max(3, most // 5) if self.quick else most * self.times
         return items if len(items) <= most else self.random.sample(items, most)
 
     # ------------------------------------------------------------------------------ readers
@@ -249,7 +251,7 @@ class Hostile:
                 self.fresh()
                 path = self.trial / name
                 path.write_bytes(change(path.read_bytes(), self.random))
-                readers = self.quick_readers(kind, share=0.3)
+                readers = self.quick_readers(kind, share=0.1)
                 self.try_all("damaged text and bytes", f"{name} {damage}", readers)
 
     def files(self) -> list[tuple[str, str]]:
@@ -279,7 +281,7 @@ class Hostile:
             else:
                 document = yaml.safe_load(text) if kind == "config" else json.loads(text)
             changes = [(place, value) for place in _places(document) for value in (*VALUES, _GONE)]
-            for place, value in self.some(changes, 120):
+            for place, value in self.some(changes, 25):
                 self.fresh()
                 changed = _replaced(document, place, value)
                 (self.trial / name).write_text(_written(kind, changed), errors="surrogatepass")
@@ -294,7 +296,7 @@ class Hostile:
         name = dict(self.files())["result"]
         document = json.loads((self.original / name).read_text())
         changes = [(p, v) for p in _places(document["protocol"]) for v in (*VALUES, _GONE)]
-        for place, value in self.some(changes, 40):
+        for place, value in self.some(changes, 10):
             self.fresh()
             protocol = _replaced(document["protocol"], place, value)
             with contextlib.suppress(ValueError, TypeError):
@@ -308,7 +310,7 @@ class Hostile:
         """Flip bits, and write checkpoints of a wrong structure."""
         path = "run/checkpoints/last.pt"
         content = (self.original / path).read_bytes()
-        for _ in range(5 if self.quick else 60):
+        for _ in range(5 if self.quick else 30):
             place, bit = self.random.randrange(len(content)), self.random.randrange(8)
             self.fresh()
             flipped = bytearray(content)
@@ -319,7 +321,7 @@ class Hostile:
         changes = [
             (p, v) for p in _places(state, depth=3) for v in (*VALUES[:9], torch.zeros(2), _GONE)
         ]
-        for place, value in self.some(changes, 60):
+        for place, value in self.some(changes, 15):
             self.fresh()
             torch.save(_replaced(state, place, value), self.trial / path)
             self._unfinish()
@@ -407,7 +409,7 @@ class Hostile:
                 {"name": "vit_tiny_patch16_224", "img_size": 10**6},
             )
         ]
-        for place, value in [*self.some(changes, 100), *odd]:
+        for place, value in [*self.some(changes, 30), *odd]:
             self.fresh()
             changed = _replaced(header, place, value)
             target = self.trial / "run" / "encoder.safetensors"
@@ -467,7 +469,7 @@ class Hostile:
             (("model_args",), {"channels": [65_536] * 4}),
             (("architecture",), "evil_module.Net"),
         ]
-        for place, value in [*self.some(changes, 40), *extra]:
+        for place, value in [*self.some(changes, 12), *extra]:
             (hub / "config.json").write_text(json.dumps(_replaced(config, place, value)))
             self.try_all(
                 "hostile configurations of a hub",
@@ -646,7 +648,7 @@ class Hostile:
         source = self.trial / "few"
         source.mkdir(exist_ok=True)
         (source / "a.png").write_bytes(_png(8, 8))
-        for place, value in self.some(changes, 40):
+        for place, value in self.some(changes, 15):
             (folder / "shards.json").write_text(json.dumps(_replaced(index, place, value)))
             described = partial(_describe, folder)
             self.try_all("shards", f"shards.json {place} {value!r:.30}", [("data", described)])
@@ -667,7 +669,7 @@ class Hostile:
 
     def hostile_names(self) -> None:
         """Name runs, classes and files hostilely, and look at everything that is written."""
-        for name in self.some([name for name in ODD_NAMES if name != ".."], 8):
+        for name in self.some([name for name in ODD_NAMES if name != ".."], 4):
             self._try_name(name)
 
     def _try_name(self, name: str) -> None:
@@ -789,7 +791,7 @@ class Hostile:
             ["report", "/etc", "--out", "x.html"],
             ["table", "comparison", "/etc"],
         ]
-        for line in self.some(words, 100):
+        for line in self.some(words, 40):
             if line[0] == "pretrain":
                 line = [*line, "--dry-run"] if "--out" in line else line
             action = partial(self.command, *line)
@@ -1006,7 +1008,7 @@ def hostile_pictures(rng: random.Random, *, quick: bool) -> Iterator[tuple[str, 
         suffix = kind.lower()
         yield f"empty.{suffix}", b""
         yield f"half.{suffix}", content[: len(content) // 2]
-        for i in range(3 if quick else 25):
+        for i in range(3 if quick else 12):
             damaged = bytearray(content)
             for _ in range(rng.randrange(1, 12)):
                 # headers matter more than pixels
@@ -1226,7 +1228,7 @@ def hostile_parquet(*, quick: bool) -> Iterator[tuple[str, bytes]]:
     plain = written({"image": images, "label": [0, 1, 10**6]})
     yield "plain.parquet", plain
     rng = random.Random(0)
-    for i in range(5 if quick else 30):
+    for i in range(5 if quick else 12):
         damaged = bytearray(plain)
         for _ in range(rng.randrange(1, 6)):
             start = len(plain) * 2 // 3 if i % 2 else 0
@@ -1306,18 +1308,22 @@ PARTS = (
 )
 
 
-def campaign(folder: Path, *, quick: bool, seed: int, parts: tuple[str, ...] = PARTS) -> Record:
+def campaign(
+    folder: Path, *, quick: bool, seed: int, parts: tuple[str, ...] = PARTS, times: int = 1
+) -> Record:
     """Run the parts of the campaign in a folder and return their record."""
     torch.set_num_threads(1)
     record = Record("hostile", seed=seed)
     before = Path.cwd()
     os.environ["SMI_CACHE"] = str(folder / "cache")
     try:
-        hostile = Hostile(folder, record, quick=quick, seed=seed)
+        hostile = Hostile(folder, record, quick=quick, seed=seed, times=times)
         hostile.make_original()
         for part in parts:
             hostile.random = random.Random(f"{seed} {part}")
             getattr(hostile, part)()
+            tried = sum(row["tried"] for row in record.cases.values())
+            print(f"{part}: {tried:,} trials so far, {record.lost:,} lost", flush=True)
     finally:
         os.chdir(before)
     return record
@@ -1330,12 +1336,19 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="a few trials of each kind")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--times", type=int, default=1, help="as many times more changed values")
     parser.add_argument("--part", choices=PARTS, action="append", help="only these parts")
     parser.add_argument("--no-write", action="store_true", help="do not write the results")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="smi-hostile-") as folder:
         parts = tuple(arguments.part or PARTS)
-        record = campaign(Path(folder), quick=arguments.quick, seed=arguments.seed, parts=parts)
+        record = campaign(
+            Path(folder),
+            quick=arguments.quick,
+            seed=arguments.seed,
+            parts=parts,
+            times=arguments.times,
+        )
     tried = sum(row["tried"] for row in record.cases.values())
     print(f"{tried:,} trials, {record.lost:,} lost")
     if not arguments.no_write:

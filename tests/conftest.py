@@ -99,7 +99,7 @@ def _seed():
 @pytest.fixture(autouse=True)
 def _own_trust(monkeypatch):
     """Forget after each test which code it let files name; that of a module's fixtures stays."""
-    monkeypatch.setattr(imports, "_named", {*imports._named})
+    monkeypatch.setattr(imports, "_named", {*imports._named, "support.homemade.Net"})
     monkeypatch.setattr(imports, "_trusts_files", False)
 
 

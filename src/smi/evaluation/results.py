@@ -19,7 +19,7 @@ from typing import Any
 
 from smi.config.schema import flat
 from smi.errors import UserError
-from smi.files import Kinds, check_fields, damaged, make_folder, read_json, write_json
+from smi.files import check_fields, damaged, make_folder, read_json, write_json
 from smi.tables import NONE, Table
 
 RESULTS_FOLDER = "eval"
@@ -48,6 +48,11 @@ RESULT_KINDS = {
     "notes": list,
     "details?": dict,
     "made?": dict,
+}
+ENCODER_KINDS: dict[str, dict[str, Any]] = {  # what the name of a row needs, by subject
+    RAW_PIXELS: {"size": int},
+    OFF_THE_SHELF: {"network": str},
+    UNTRAINED: {"network": str, "seed": int},
 }
 MAX_NAME_LENGTH = 60  # characters of a dataset's name in the name of a file
 
@@ -157,12 +162,7 @@ def check_result(content: Mapping[str, Any], path: Path) -> None:
     check_fields(content, RESULT_KINDS, path)
     if content["subject"] not in SUBJECTS:
         raise damaged(path, f"subject is {content['subject']!r}")
-    needed: dict[str, Kinds] = {
-        RAW_PIXELS: {"size": int},
-        OFF_THE_SHELF: {"network": str},
-        UNTRAINED: {"network": str, "seed": int},
-    }
-    check_fields(content["encoder"], needed.get(content["subject"], {}), path, "encoder.")
+    check_fields(content["encoder"], ENCODER_KINDS.get(content["subject"], {}), path, "encoder.")
     for score in content["scores"]:
         if not isinstance(score, dict):
             raise damaged(path, "a score is not an object")
