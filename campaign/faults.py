@@ -23,6 +23,7 @@ from typing import Any
 from trial import (
     CREATE,
     NAME,
+    ORPHAN_SECONDS,
     READ,
     SYNC,
     WRITE,
@@ -398,6 +399,9 @@ def torchrun_is_killed(trials: Trials) -> str:
     process.kill()
     process.wait()
     left = orphans([process.pid])
+    end = time.monotonic() + ORPHAN_SECONDS  # its processes have sessions of their own
+    while held_locks(folder) and time.monotonic() < end:
+        time.sleep(0.1)
     return "; ".join([*left, *held_locks(folder)])
 
 
