@@ -554,7 +554,7 @@ def half_written(folder: Path) -> list[str]:
 def held_locks(folder: Path) -> list[str]:
     """Name files whose lock somebody holds."""
     held = []
-    for path in [*folder.rglob("*.lock"), *folder.rglob(".lock")]:
+    for path in folder.rglob("*.lock"):
         with path.open("ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

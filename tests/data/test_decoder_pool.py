@@ -11,6 +11,7 @@ import pytest
 from smi.data import decoder_pool as decoders
 from smi.data.decoder import Decoded, ImageInfo
 from smi.data.decoder_pool import Decoders, Job, Reply
+from smi.errors import UserError
 from support.pictures import Draw
 
 
@@ -23,6 +24,21 @@ def kill_while_working(pool: Decoders, jobs: list[Job]) -> list[Reply]:
     time.sleep(0.2)
     os.kill(pid, signal.SIGKILL)
     return future.result()
+
+
+def test_a_worker_that_dies_while_it_starts_is_replaced(tmp_path: Path, draw: Draw) -> None:
+    jobs = [(0, str(draw(tmp_path / "a.png", 0)))]
+    with Decoders(-1, 8, 1) as pool:
+        future = pool.submit(jobs)
+        os.kill(pool._workers[0]._process.pid, signal.SIGKILL)
+        (reply,) = future.result()
+    assert isinstance(reply, Decoded)
+
+
+def test_a_worker_that_never_starts_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoders.sys, "executable", "/bin/false")
+    with Decoders(-1, 8, 1) as pool, pytest.raises(UserError, match="did not start"):
+        pool.submit([(0, "a.png")]).result()
 
 
 def test_a_worker_that_crashes_is_replaced(tmp_path: Path, draw: Draw) -> None:

@@ -20,12 +20,14 @@ from types import TracebackType
 from typing import Any
 
 from smi.data.decoder import Decoded, ImageInfo, Keep, Target, ValueRange
+from smi.errors import UserError
 
 Job = tuple[int, Target]  # with its row
 Reply = Decoded | str  # or the reason why the file is bad
 
 # Workers inherit the file that they write; on Windows they open it by its path.
 WORKERS_INHERIT = hasattr(os, "fork")
+NUM_STARTS = 3  # of a worker that dies before it is ready
 FILES_PER_CHUNK = 16  # files per message to a worker, so that messages cost little time
 
 
@@ -162,11 +164,18 @@ class _Worker:
         return [reply for job in jobs for reply in self.run([job], keep)]
 
     def _await_ready(self) -> None:
-        if not self._ready and self._process.stdout.readline() != "ready\n":  # type: ignore[union-attr]
-            if self._stopped:
-                raise CancelledError
-            raise RuntimeError("a decoding worker did not start; its error message is above")
-        self._ready = True
+        """Wait until the process has started; one that dies meanwhile is replaced."""
+        for attempt in range(NUM_STARTS):
+            if self._ready or self._process.stdout.readline() == "ready\n":  # type: ignore[union-attr]
+                self._ready = True
+                return
+            with self._starting:
+                if self._stopped:
+                    raise CancelledError
+                if attempt + 1 < NUM_STARTS:
+                    self.close()
+                    self._process = self._start()
+        raise UserError("a process that decodes images did not start; see its error message above")
 
     def stop(self) -> None:
         with self._starting:
