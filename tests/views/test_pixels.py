@@ -458,6 +458,7 @@ def test_images_that_are_not_contiguous(make):
         ({"factors": torch.full((N, 4), float("nan"))}, "factors of the jitter"),
         ({"factors": torch.full((N, 4), 1e38)}, "factors of the jitter"),
         ({"sigma": torch.zeros(N), "blur": torch.ones(N, dtype=torch.bool)}, "sigma of a blur"),
+        ({"sigma": torch.full((N,), 1e-38), "blur": torch.ones(N, dtype=torch.bool)}, "of a blur"),
     ],
 )
 def test_the_kernel_refuses_parameters_outside_its_tensors(compiled_kernel, change, message):

@@ -40,6 +40,7 @@ MATH_FLAGS = (
 COMPILER_FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-pthread", *MATH_FLAGS)
 MAX_SIDE = 2**20  # pixels of an image; float32 counts up to 2**24 without gaps
 MAX_FACTOR = 1000.0
+MIN_SIGMA, MAX_SIGMA = 1e-6, 1e6  # pixels of a blur; their squares are finite and not 0
 NATIVE_FLAGS = ("-march=native", "-mcpu=native", "")  # the first that the compiler accepts is used
 
 
@@ -216,8 +217,8 @@ def check_parameters(p: Parameters, shapes: Tensor) -> None:
     # The kernel is compiled for finite numbers: others have no defined result.
     if not (p.factors.abs() <= MAX_FACTOR).all():
         raise ValueError(f"the factors of the jitter must lie within ±{MAX_FACTOR:g}")
-    if not ((p.sigma > 0) & p.sigma.isfinite())[p.blur].all():
-        raise ValueError("the sigma of a blur must be positive and finite")
+    if not ((p.sigma >= MIN_SIGMA) & (p.sigma <= MAX_SIGMA))[p.blur].all():
+        raise ValueError(f"the sigma of a blur must lie between {MIN_SIGMA:g} and {MAX_SIGMA:g}")
     if not ((p.order >= 0) & (p.order < 4)).all():
         raise ValueError("the operations of the jitter are numbered 0 to 3")
     if p.blur_kernel // 2 >= p.size or p.blur_kernel % 2 == 0:
