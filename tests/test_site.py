@@ -64,6 +64,47 @@ def site(tmp_path_factory):
     return folder
 
 
+def load_api_pages():
+    path = ROOT / "docs" / "site" / "api_pages.py"
+    spec = importlib.util.spec_from_file_location("api_pages", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_docstrings_become_prose_code_and_a_list_of_arguments():
+    docstring = """Return a * b.
+
+run = smi.pretrain("digits")
+
+A sentence that goes on with
+it: this is not an argument.
+eps, shift: of `logcosh`,
+in nats.""".splitlines()
+    assert load_api_pages().as_rst(docstring) == [
+        "Return a \\* b.",
+        "",
+        ".. code-block:: python",
+        "",
+        '   run = smi.pretrain("digits")',
+        "",
+        "A sentence that goes on with",
+        "it: this is not an argument.",
+        "",
+        "- ``eps``, ``shift``: of ``logcosh``,",
+        "  in nats.",
+        "",
+    ]
+
+
+@needs_sphinx
+def test_formulas_need_no_script(site):
+    text = (site / "method.html").read_text(encoding="utf-8")
+    assert text.count("<math ") > 30
+    assert "<munderover>\n<mi>z" not in text  # an index beneath a letter with a bar
+    assert re.search(r"<mfrac[^>]*>\s*<mn>1</mn>\s*<mn>2</mn>", text)  # from \\tfrac12
+
+
 @needs_sphinx
 def test_links_inside_the_site_lead_somewhere(site):
     pages = {path: read(path) for path in site.rglob("*.html")}

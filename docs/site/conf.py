@@ -1,5 +1,6 @@
 """Configure Sphinx: pages in Markdown, no file from a network."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -46,14 +47,20 @@ def convert_docstring(
     lines[:] = api_pages.as_rst(lines)
 
 
+def braced(tex: str) -> str:
+    r"""Write out the braces that docutils needs: of \tfrac12, and around a \bar with an index."""
+    tex = re.sub(r"(\\t?frac)(\d)(\d)", r"\1{\2}{\3}", tex)
+    return re.sub(r"\\bar ([a-z])", r"{{}\\bar{\1}}", tex)
+
+
 def visit_math(visitor: Any, node: nodes.Element) -> None:
     """Write a formula as MathML, which browsers draw without a script."""
-    visitor.body.append(latex2mathml.tex2mathml(node.astext()))
+    visitor.body.append(latex2mathml.tex2mathml(braced(node.astext())))
     raise nodes.SkipNode
 
 
 def visit_math_block(visitor: Any, node: nodes.Element) -> None:
     """Write a formula on a line of its own."""
-    mathml = latex2mathml.tex2mathml(node.astext(), as_block=True)
+    mathml = latex2mathml.tex2mathml(braced(node.astext()), as_block=True)
     visitor.body.append(f'<div class="math">{mathml}</div>')
     raise nodes.SkipNode
