@@ -60,6 +60,7 @@ notebooks: $(STAMP)  ## Run the notebooks at full size and store their output (m
 
 site: .venv/.docs  ## Build the site into site/; after the installation it needs no network
 	$(BIN)/python docs/site/build.py
+	SMI_SITE=site $(BIN)/pytest tests/test_site.py
 
 .venv/.docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
