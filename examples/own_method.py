@@ -4,8 +4,8 @@ python examples/own_method.py
 smi pretrain digits --method own_method.Whitened --method.weight 0.5 --out runs/own   # in examples/
 
 The method brings two views together and pushes the covariance of features towards the identity.
-Its class attributes tell `smi doctor` what to expect of it, and `smi list methods own_method.Whitened`
-prints its settings.
+Its class attributes tell `smi doctor` what to expect of it, and
+`smi list methods own_method.Whitened` prints its settings.
 """
 
 import tempfile

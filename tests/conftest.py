@@ -99,10 +99,13 @@ def _seed():
     torch.manual_seed(0)
 
 
+OF_TESTS = ("support.homemade.Net", "torch.nn.Flatten")  # networks that test files name
+
+
 @pytest.fixture(autouse=True)
 def _own_trust(monkeypatch):
     """Forget after each test which code it let files name; that of a module's fixtures stays."""
-    monkeypatch.setattr(imports, "_named", {*imports._named, "support.homemade.Net"})
+    monkeypatch.setattr(imports, "_named", {*imports._named, *OF_TESTS})
     monkeypatch.setattr(imports, "_trusts_files", False)
 
 

@@ -125,7 +125,7 @@ def test_a_missing_kaleido_or_browser_is_named(pair, tmp_path, monkeypatch):
     [
         ("ratoi", "x.html", "there is no figure 'ratoi': did you mean ratio\\?"),
         ("xyz", "x.html", "choose one of landscape, gradient-norm, "),
-        ("ratio", "x.pdf", r"ends in \.html, \.svg or \.png"),
+        ("ratio", "x.jpg", r"ends in \.html, \.svg, \.png or \.pdf"),
         ("ratio", "nowhere/x.html", "there is no folder"),
         ("accuracy-std", "x.html", "needs 2 runs or more, not 1"),
     ],

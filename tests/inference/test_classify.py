@@ -305,7 +305,7 @@ def test_calibration_lowers_or_keeps_the_held_out_log_loss(place):
         (("nowhere", "--data", "SPLIT", "--out", "x"), "there is no run or encoder"),
         (("flat", "flat"), "flat is not a classifier: train one with `smi classify"),
         (("ENCODER", "flat"), "is not a classifier"),
-        (("nowhere", "flat"), "there is no nowhere"),
+        (("nowhere", "flat"), "there is no run or encoder nowhere"),
         (("CLASSIFIER",), "name the images to label"),
         (("CLASSIFIER", "nowhere.png"), "there is no image nowhere.png"),
         (("CLASSIFIER", "broken.png"), "smi: broken.png cannot be read: not an image"),

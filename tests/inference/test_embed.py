@@ -216,6 +216,9 @@ from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from smi.runs.checkpoint import save_encoder
 from smi.inference.embed import embed
+from smi.imports import trust
+
+trust()
 
 def peak(size):
     about = {"encoder": {"name": "torch.nn.Flatten"}, "image_size": size}
@@ -300,7 +303,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(command, encoder, flat, argum
 
 
 def test_a_wrong_output_is_reported_first(flat):
-    for out in ("features.csv", "nowhere/features.npz"):
+    for out in ("features.txt", "nowhere/features.npz"):
         with pytest.raises(UserError, match=r"must end|there is no folder"):
             embed("no-run-is-looked-for", data=flat, out=out)
 

@@ -39,7 +39,7 @@ def start(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own, which can import `support`."""
     paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"PYTHONPATH": paths, "PYTHONIOENCODING": "utf-8"}
-    command = [sys.executable, "-m", "smi", *arguments]
+    command = [sys.executable, "-m", "smi", *arguments, "--trust"]
     return subprocess.run(
         command, capture_output=True, encoding="utf-8", timeout=120, check=False, env=environment
     )
