@@ -134,6 +134,7 @@ def source_of(target: Target | bytes) -> str | io.BytesIO:
         path, start, size = target
         with open(path, "rb") as file:
             return io.BytesIO(os.pread(file.fileno(), size, start))
+    target = target.removeprefix("file://")  # of this machine, so it is checked as a path is
     if "://" not in target:
         mode = os.stat(target).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a pipe would be waited for for ever
