@@ -241,7 +241,7 @@ def test_a_run_before_its_first_step(run):
         ("config.yaml", "- 1", "config.yaml is damaged"),
         ("config.yaml", "epochs: 3", "it has no section 'data'"),
         ("run.json", "{", "run.json is damaged"),
-        ("run.json", "[]", "does not describe a run"),
+        ("run.json", "[]", "it holds a list, not an object"),
     ],
 )
 def test_a_folder_that_is_not_a_run_is_one_sentence(run, name, content, words):
