@@ -213,7 +213,7 @@ def code(name: str, method: type[Method]) -> str:
     source = inspect.getsource(method).rstrip()
     return (
         f"```sh\nsmi pretrain cifar10-small --method {name} --out runs/{name.lower()}\n"
-        f"smi methods {name}\n```\n\n"
+        f"smi list methods {name}\n```\n\n"
         f'```python\nimport smi\n\nrun = smi.pretrain(data="~/photos", out="runs/mine", '
         f'method="{name}")\n```\n\n'
         f"Its class, [in the reference](../api/smi.methods.rst), is all there is of it but its "

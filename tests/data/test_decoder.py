@@ -273,3 +273,12 @@ def test_a_kept_image_is_turned_upright(tmp_path: Path, orientation: int) -> Non
     image.getexif()[0x0112] = orientation
     expected = np.asarray(ImageOps.exif_transpose(image))
     assert np.array_equal(whole(tmp_path / "a.png", 32), expected)
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_device_or_a_pipe_is_not_read(tmp_path, scheme):
+    """Both would never end; one of them filled the memory once."""
+    os.mkfifo(tmp_path / "pipe.png")
+    for path in (tmp_path / "pipe.png", "/dev/zero"):
+        with pytest.raises(UnreadableError, match="a device or a pipe, not a file"):
+            decode_picture(f"{scheme}{path}", 8, "square")

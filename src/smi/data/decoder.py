@@ -141,6 +141,7 @@ def source_of(target: Target | bytes) -> str | io.BytesIO:
         with open(path, "rb") as file:
             file.seek(start)
             return io.BytesIO(file.read(size))
+    target = target.removeprefix("file://")  # of this machine, so it is checked as a path is
     if "://" not in target:
         mode = os.stat(target).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a pipe would be waited for for ever
