@@ -87,7 +87,7 @@ class Cache:
 
     def is_whole(self, row: int) -> bool:
         """Return whether an image has the bytes that were written."""
-        return self.sums is None or zlib.crc32(self.image(row)) == self.sums[row]
+        return self.sums is None or zlib.crc32(self.image(row).data) == self.sums[row]
 
 
 def cache_bytes(files: FileSet | ShardSet, resolution: int, keep: Keep) -> int:
@@ -324,7 +324,7 @@ def _sums(path: Path, table: NDArray[np.int64], num_workers: int) -> NDArray[np.
     pixels = np.memmap(path, dtype=np.uint8, mode="r")
 
     def checksum(row: int) -> int:
-        return zlib.crc32(pixels[table[row, 0] : table[row, 0] + sizes[row]])
+        return zlib.crc32(pixels[table[row, 0] : table[row, 0] + sizes[row]].data)
 
     with ThreadPoolExecutor(num_workers) as threads:  # it does not hold Python's lock
         return np.fromiter(threads.map(checksum, range(len(table))), np.uint32, len(table))
