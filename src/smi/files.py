@@ -214,9 +214,7 @@ def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
     Those that killed processes left are removed first: a folder in use is locked, and the system
     releases the lock if its holder dies.
     """
-    for place in parent.iterdir():
-        if re.fullmatch(rf"{re.escape(prefix)}[a-z0-9_]{{8}}\.partial", place.name):
-            _remove_unused(place)
+    remove_abandoned(parent, prefix)
     while True:
         folder = Path(tempfile.mkdtemp(".partial", prefix, parent))
         if WINDOWS:  # a folder cannot be opened there
@@ -236,6 +234,13 @@ def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
                 return
         finally:
             os.close(descriptor)
+
+
+def remove_abandoned(parent: Path, prefix: str) -> None:
+    """Remove temporary folders with this prefix that killed processes left."""
+    for place in parent.iterdir():
+        if re.fullmatch(rf"{re.escape(prefix)}[a-z0-9_]{{8}}\.partial", place.name):
+            _remove_unused(place)
 
 
 def _remove_unused(folder: Path) -> None:

@@ -141,6 +141,16 @@ def test_a_part_that_was_complete(server: Server, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["set", "set.tgz.lock"]
 
 
+def test_what_a_command_left_that_was_killed_at_its_end_is_removed(
+    server: Server, tmp_path: Path
+) -> None:
+    folder = get(server, tmp_path)
+    (tmp_path / "set.tgz.part").write_bytes(GOOD)
+    (tmp_path / ".set-abcd1234.partial").mkdir()
+    assert get(server, tmp_path) == folder
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["set", "set.tgz.lock"]
+
+
 def test_a_wrong_checksum_is_refused(server: Server, tmp_path: Path) -> None:
     server.content = tar(("set/a.bin", b"not what was published"))
     with pytest.raises(UserError, match="does not have the MD5"):

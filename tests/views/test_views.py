@@ -1,3 +1,4 @@
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -142,15 +143,15 @@ def test_compiled_once_and_found_again(fresh, tmp_path):
     assert list(library.parent.iterdir()) == [library]
 
 
-def test_a_damaged_kernel_is_compiled_again(fresh, tmp_path):
-    if Views(policy("cifar10")).backend == "torch":
+def test_a_damaged_kernel_is_compiled_again(fresh):
+    compiler = shutil.which("c++")
+    if compiler is None:
         pytest.skip("no C++ compiler")
-    (library,) = (tmp_path / "cache" / "kernels").iterdir()
+    fresh.delenv("CXX", raising=False)
+    library = compiled._build(compiler)  # it is not loaded yet
     content = library.read_bytes()
-    library.unlink()  # this process has the file mapped
     library.write_bytes(content[:100])
-    compiled.find_kernel.cache_clear()
-    assert Views(policy("cifar10")).backend == "compiled"
+    assert compiled.find_kernel() is not None
     assert len(library.read_bytes()) == len(content)
 
 

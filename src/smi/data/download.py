@@ -5,6 +5,7 @@
 <root>/<folder>            the extracted folder; appears when it is complete
 """
 
+import contextlib
 import errno
 import hashlib
 import http.client
@@ -23,6 +24,7 @@ from smi.files import (
     expand,
     lock,
     make_folder,
+    remove_abandoned,
     sync,
     sync_below,
     temporary_folder,
@@ -60,6 +62,9 @@ def fetch(name: str, archive: Archive, root: Path, *, pause: float = 1.0) -> Pat
     """
     folder = root / archive.folder
     if folder.is_dir():  # complete: no lock is needed, and the disk may be read-only
+        with contextlib.suppress(OSError):  # what a command left that was killed at its very end
+            (root / f"{archive.file}.part").unlink(missing_ok=True)
+            remove_abandoned(root, f".{folder.name}-")
         return folder
     with disk_errors(f"downloading {name} to {root}"):
         make_folder(root)
@@ -81,7 +86,7 @@ def fetch(name: str, archive: Archive, root: Path, *, pause: float = 1.0) -> Pat
         announce(f"extracting {path}")
         extract(path, folder)
         if not put_by_user:
-            path.unlink()
+            path.unlink(missing_ok=True)
     return folder
 
 
