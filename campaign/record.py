@@ -59,17 +59,26 @@ class Record:
 
 
 def table(folder: Path = RESULTS) -> str:
-    """Format the results of all parts that have been run as Markdown."""
-    lines = ["| | tried | survived | lost |", "|---|---:|---:|---:|"]
+    """Format the results of all parts that have been run as Markdown, one row for each command.
+
+    A case is named "command: way"; the ways of a command are counted together.
+    """
+    lines = ["| | ways | tried | survived | lost |", "|---|---:|---:|---:|---:|"]
     footers = []
     for part, title in PARTS.items():
         path = folder / f"campaign-{part}.json"
         if not path.is_file():
             continue
         document = json.loads(path.read_text(encoding="utf-8"))
+        rows: dict[str, list[dict]] = {}
         for case, row in document["cases"].items():
-            lost = row["tried"] - row["survived"]
-            lines.append(f"| {title}: {case} | {row['tried']:,} | {row['survived']:,} | {lost:,} |")
+            rows.setdefault(case.partition(":")[0], []).append(row)
+        for name, counted in rows.items():
+            tried, survived = (sum(row[key] for row in counted) for key in ("tried", "survived"))
+            lines.append(
+                f"| {title}: {name} | {len(counted)} | {tried:,} | {survived:,} "
+                f"| {tried - survived:,} |"
+            )
         footers.append(f"{title}: seed {document['seed']}, {footer(document)}")
     return "\n".join([*lines, "", *(f"{line}  " for line in footers)]).rstrip()
 

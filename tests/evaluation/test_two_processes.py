@@ -103,6 +103,7 @@ def files(tmp_path, monkeypatch):
 def test_every_protocol_gives_the_numbers_of_one_process(files, monkeypatch):
     """The encoder has a batch norm, which sees the joined batch in fine-tuning."""
     arguments = ["--data", files / "photos", "--protocol", "all", "--epochs", "3", "--json"]
+    arguments.append("--trust")
     words = ["evaluate", files / "two" / "encoder.safetensors", *arguments]
     monkeypatch.setattr(finetune, "MIN_STEPS", MIN_STEPS)
     (code, said, errors), (other, silence, _) = finish(start_two(__file__, *words))

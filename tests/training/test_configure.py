@@ -143,7 +143,7 @@ def test_a_run_from_scratch_has_no_start(earlier):
     assert not run.start.exists()
     assert run.init_source is None
     assert run.config["init"] == {"source": None, "digest": None, "statistics": "keep"}
-    assert [line["step"] for line in run.probes()] == [4]
+    assert [line["step"] for line in run.probes()] == [0, 4]
 
 
 def test_methods_that_are_compared_begin_at_the_same_encoder(weights, tmp_path, begun):

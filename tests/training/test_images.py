@@ -45,7 +45,7 @@ def test_without_labels_views_of_held_out_images_are_retrieved(tmp_path, monkeyp
         "cifar10-small", data=tmp_path / "flat", out=tmp_path / "a", overrides=overrides
     )
     probes = [line["probe"] for line in run.probes()]
-    assert [probe["images"] for probe in probes] == [10, 10]
+    assert [probe["images"] for probe in probes] == [10, 10, 10]
     assert all(0.1 <= probe["retrieval"] <= 1 for probe in probes)
     assert run.facts.num_images == 30
     assert "retrieval" in repr(run)

@@ -389,6 +389,6 @@ def test_a_disk_that_fails_is_the_error_of_the_run(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "save", fail)
-    with pytest.raises(OSError, match="No space left on device"):
+    with pytest.raises(UserError, match="failed: No space left on device; it has no checkpoint"):
         tiny(tmp_path / "a", **{"log.save_every": 0.04})
     assert not smi.Run(tmp_path / "a").finished

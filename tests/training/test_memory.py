@@ -22,7 +22,7 @@ def test_a_batch_that_does_not_fit_is_halved(tmp_path, smi_here):
             f"runs out of memory with a batch of {before}. Training starts again with {after};"
         )
         assert sentence in result.stderr
-    assert "16 on one device; 100 steps in 1 epochs" in result.stdout
+    assert "16 on one device; 100 steps in 1 epoch" in result.stdout
     run = smi.Run(out)
     assert run.finished
     assert run.config["batch_size"] == 16

@@ -158,8 +158,8 @@ def test_test_images_do_not_choose(setting, earlier, tmp_path):
 
 def test_a_run_from_scratch_selects_among_its_own_probes(tmp_path):
     run = tiny(tmp_path / "a", **FEW, **{"epochs": 3, "select": "best", "optimizer.lr": 0.3})
-    assert [line["step"] for line in run.probes()] == [4, 8, 12]
-    assert header(run.best)["selected"]["score"] == max(scores(run))
+    assert [line["step"] for line in run.probes()] == [0, 4, 8, 12]
+    assert header(run.best)["selected"]["score"] == max(scores(run)[1:])  # not the untrained one
     assert smi.load(run).off_the_shelf() is None
 
 
@@ -185,8 +185,15 @@ def test_a_new_run_in_the_folder_of_one_without_steps_forgets_its_best(tmp_path,
     assert header(again.best)["about"]["step"] == 4
 
 
+HEADER = {"encoder": {"name": NET}, "image_size": 8, "mean": [0, 0, 0], "std": [1, 1, 1]}
+
+
+def make_header(job, step):
+    return HEADER | {"about": {"step": step, "epoch": step}}
+
+
 def test_only_better_probes_are_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(selecting, "encoder_header", lambda job, step: {"about": {"step": step}})
+    monkeypatch.setattr(selecting, "encoder_header", make_header)
     job = SimpleNamespace(config=SimpleNamespace(select="best"), steps=9)
     (tmp_path / "config.yaml").touch()
     run = smi.Run(tmp_path)
@@ -212,7 +219,7 @@ def test_only_better_probes_are_written(tmp_path, monkeypatch):
 
 
 def test_without_labels_a_collapsed_encoder_is_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(selecting, "encoder_header", lambda job, step: {"about": {"step": step}})
+    monkeypatch.setattr(selecting, "encoder_header", make_header)
     probes = [
         {"retrieval": 0.4, "label_free": {"rank_me": 50.0}, "images": 9},
         {"retrieval": 0.6, "label_free": {"rank_me": 20.0}, "images": 9},
@@ -222,8 +229,9 @@ def test_without_labels_a_collapsed_encoder_is_not_kept(tmp_path, monkeypatch):
     ]
     (tmp_path / "config.yaml").touch()
     run = smi.Run(tmp_path)
-    monkeypatch.setattr(run, "probes", lambda: [{"probe": probes[0]}])
-    job = SimpleNamespace(config=SimpleNamespace(select="best"))
+    monkeypatch.setattr(run, "iterate_lines", lambda: iter([{"step": 3, "probe": probes[0]}]))
+    init = SimpleNamespace(source=None)
+    job = SimpleNamespace(config=SimpleNamespace(select="best", init=init))
     chosen = Selection(job, run)
     for step, probe in enumerate(probes):
         chosen.offer(step, probe, Encoder(torch.nn.Linear(2, 2), 2))
@@ -295,7 +303,7 @@ def test_the_score_halfway_is_that_of_the_mean(earlier, tmp_path, monkeypatch):
 
 def test_halfway_leaves_the_encoder_in_training_alone(earlier, tmp_path):
     run = smi.Run(earlier)
-    run.write_start(load_file(earlier / "encoder.safetensors"), {})
+    run.write_start(load_file(earlier / "encoder.safetensors"), HEADER)
     job = SimpleNamespace(config=run.resolve(), device=torch.device("cpu"))
     job.config = dataclasses.replace(job.config, select="best")
     selection = Selection(job, run)

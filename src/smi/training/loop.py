@@ -105,7 +105,8 @@ def _probe(job: Job, journal: Journal, selection: Selection) -> None:
         halfway = selection.halfway(encoder) if journal.done else None
         if halfway is None:
             journal.record_probe(result)
-            selection.offer(journal.done, result, encoder)
+            if journal.done or job.config.init.source is not None:  # an untrained one is not kept
+                selection.offer(journal.done, result, encoder)
             return
         measured = job.probe(halfway)
         journal.record_probe(result | {"halfway": score_of(measured)})

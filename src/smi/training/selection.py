@@ -82,8 +82,12 @@ class Selection:
         """
         if "knn" in probe:
             return False
-        first = next(line["probe"] for line in self._run.iterate_lines() if "probe" in line)
-        now, then = _rank(probe), _rank(first)
+        untrained = self._job.config.init.source is None
+        probes = (line for line in self._run.iterate_lines() if "probe" in line)
+        first = next((line for line in probes if line.get("step", 0) or not untrained), None)
+        if first is None:
+            return False
+        now, then = _rank(probe), _rank(first["probe"])
         return now is not None and then is not None and now < MIN_RANK_SHARE * then
 
     def result(self, encoder: nn.Module) -> tuple[Mapping[str, Tensor], dict[str, Any]]:
