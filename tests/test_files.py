@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -246,3 +247,14 @@ def test_on_windows_folders_are_not_flushed(tmp_path, monkeypatch):
     write_text(tmp_path / "a.txt", "whole")
     assert set(opened) == {tmp_path / "a.txt.partial"}
     assert (tmp_path / "a.txt").read_text() == "whole"
+
+
+def test_files_have_the_usual_mode_whoever_writes_them(tmp_path):
+    (tmp_path / "plain").touch()
+
+    def write_privately(partial):
+        partial.touch(0o600)
+
+    write_whole(tmp_path / "whole", write_privately)
+    modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "whole")}
+    assert len(modes) == 1

@@ -151,9 +151,12 @@ class SettingList:
     settings: list[SettingRow]
 
     def text(self) -> str:
-        """Return a table for a terminal."""
-        cells = [[row.setting, _shown(row.value), row.meaning] for row in self.settings]
-        return Table.of(["Setting", "Value", "Meaning"], cells).text()
+        """Return a line for each setting: its value, and what it means."""
+        width = max(len(f"{row.setting} = {_shown(row.value)}") for row in self.settings)
+        return "\n".join(
+            f"{f'{row.setting} = {_shown(row.value)}':<{width}}  {row.meaning}".rstrip()
+            for row in self.settings
+        )
 
     def plain(self) -> dict[str, Any]:
         """Return one dictionary per setting."""

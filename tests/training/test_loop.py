@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -392,3 +393,16 @@ def test_a_disk_that_fails_is_the_error_of_the_run(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="failed: No space left on device; it has no checkpoint"):
         tiny(tmp_path / "a", **{"log.save_every": 0.04})
     assert not smi.Run(tmp_path / "a").finished
+
+
+def test_a_folder_that_is_removed_is_one_sentence(tmp_path, monkeypatch):
+    save = checkpoint.save
+
+    def remove_first(*arguments):
+        shutil.rmtree(tmp_path / "a")
+        save(*arguments)
+
+    monkeypatch.setattr(checkpoint, "save", remove_first)
+    sentence = r"writing to .*a failed: No such file or directory .*; it has no checkpoint"
+    with pytest.raises(UserError, match=sentence):
+        tiny(tmp_path / "a", **{"log.save_every": 0.04})
