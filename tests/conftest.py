@@ -22,6 +22,12 @@ settings.load_profile("untimed")
 
 # The slowest files start first, so that no process works alone for long at the end.
 LONGEST = (
+    "test_campaign",
+    "test_hostile",
+    "test_elsewhere",
+    "test_notebooks",
+    "test_composes",
+    "test_classify",
     "test_two_machines",
     "test_elastic",
     "test_two_processes",

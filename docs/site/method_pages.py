@@ -117,7 +117,7 @@ def cost(method: Method) -> str:
         sent = f"{counted.bytes_sent / 1e6:.1f} MB sent" if counted.bytes_sent else "nothing sent"
         lines.append(
             f"- **Loss**, counted for {BATCH} samples on each of {DEVICES} devices and {DIM} "
-            f"coordinates: {giga(counted.device_macs)} GMACs and {sent} on each (`smi cost`)."
+            f"coordinates: {giga(counted.device_macs)} GMACs and {sent} on each (`smi table 2`)."
         )
     if method.multicrop:
         lines.append("- **Views**: small ones beside the large ones, by default (multi-crop).")

@@ -12,6 +12,7 @@ from support.digits import environment
 CAMPAIGN = Path(__file__).parents[2] / "campaign"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="memory and files are read from /proc")
 def test_the_short_version_loses_nothing(tmp_path):
     ran = subprocess.run(
