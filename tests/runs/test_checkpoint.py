@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
-from smi.errors import UserError
+from smi.errors import DiskError, UserError
 from smi.files import write_text, write_whole
 from smi.nn.weights import digest_of
 from smi.runs import checkpoint
@@ -238,3 +238,14 @@ def test_a_snapshot_of_a_gpu_waits_once_for_all_copies(monkeypatch):
     assert calls == [True, True, False, "synchronize"]
     assert copied["weights"].device.type == copied["lists"][0].device.type == "cpu"
     assert copied["weights"].stride() == weights.stride()
+
+
+def test_a_disk_that_cannot_be_read_is_not_a_damaged_checkpoint(tmp_path, monkeypatch):
+    save(tmp_path / "last.pt", {"step": 1, "method": {}})
+
+    def fail(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("zipfile.ZipFile.testzip", fail)
+    with pytest.raises(DiskError, match=r"last.pt cannot be read: Input/output error"):
+        load(tmp_path / "last.pt")

@@ -42,7 +42,7 @@ from smi.data.decoder import LOCK_SUFFIX, Keep, Target, ValueRange, reserve, sto
 from smi.data.decoder_pool import FILES_PER_CHUNK, Decoders, Job, Reply, num_cores
 from smi.data.folders import FileSet, JobGroup
 from smi.data.shards import ShardSet
-from smi.errors import UserError
+from smi.errors import DiskError
 from smi.files import disk_errors, free_bytes, lock, sync
 from smi.terminal import Progress, announce
 
@@ -175,7 +175,7 @@ def open_cache(
             _build(files, resolution, folder, keep, num_workers or num_cores(alone=True))
             contents = _read(folder, len(files), resolution, keep)
     if contents is None:
-        raise UserError(f"the cache {folder} cannot be read: remove it, and it will be rebuilt")
+        raise DiskError(f"the cache {folder} cannot be read: remove it, and it will be rebuilt")
     return contents
 
 

@@ -26,7 +26,7 @@ from smi.data import Batch
 from smi.data.folders import FileSet
 from smi.data.shards import ShardSet
 from smi.data.sources import resolve_source
-from smi.errors import UserError
+from smi.errors import DiskError, UserError
 from smi.evaluation.features import evaluation_mode
 from smi.evaluation.knn import nearest
 from smi.figures.eigenspectrum import cumulative_variance
@@ -201,7 +201,7 @@ class PortraitMaker:
         try:
             return compute()
         except UserError as error:
-            self.is_incomplete |= name == "images"
+            self.is_incomplete |= name == "images" or isinstance(error, DiskError)
             self.missing[name] = str(error)
         except Exception as error:  # an encoder may have diverged, or be a user's own and unusual
             self.missing[name] = (

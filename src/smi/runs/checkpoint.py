@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from smi.errors import UserError
+from smi.errors import DiskError, UserError
 from smi.files import write_whole
 from smi.nn.weights import digest_of
 
@@ -144,6 +144,8 @@ def load(path: Path) -> dict[str, Any]:
         reason = "it is not a checkpoint of a run" if strange else ""
         reason = reason if part is None else f"{part} has changed since it was written"
         state = None if reason else torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise DiskError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # a damaged file can fail anywhere in its decoder
         reason = _why(error)
     if not reason:
