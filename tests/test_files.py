@@ -258,3 +258,14 @@ def test_files_have_the_usual_mode_whoever_writes_them(tmp_path):
     write_whole(tmp_path / "whole", write_privately)
     modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "whole")}
     assert len(modes) == 1
+
+
+def test_nothing_is_written_through_a_link(tmp_path):
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "a.json.partial").symlink_to(tmp_path / "victim")
+    write_json(tmp_path / "a.json", {"x": 1})
+    assert (tmp_path / "victim").read_text() == "mine"
+    assert not (tmp_path / "a.json").is_symlink()
+    os.link(tmp_path / "victim", tmp_path / "b.json.partial")
+    write_json(tmp_path / "b.json", {"x": 1})
+    assert (tmp_path / "victim").read_text() == "mine"

@@ -21,11 +21,13 @@ def test_runs_with_state_score_and_age(tmp_path):
     old = time.time() - 7200
     for file in (tmp_path / "a").iterdir():
         os.utime(file, (old, old))
+    odd = write_run(tmp_path / "odd").folder / "metrics.jsonl"
+    odd.write_text('{"step": 1, "epoch": 1, "probe": {"knn": null}}\n')
     listed = list_runs(tmp_path)
     assert [row.folder for row in listed.runs][-1] == "a"
-    assert {row.folder for row in listed.runs} == {"a", "deep/er/b", "c"}
+    assert {row.folder for row in listed.runs} == {"a", "deep/er/b", "c", "odd"}
     by_name = {row.folder: row for row in listed.runs}
-    assert by_name["c"].status == "damaged"
+    assert by_name["c"].status == by_name["odd"].status == "damaged"
     assert by_name["a"].seconds_ago == pytest.approx(7200, abs=60)
     assert "2.0 h ago" in listed.text()
     assert json.loads(json.dumps(listed.plain()))["runs"][-1]["folder"] == "a"

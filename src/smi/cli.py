@@ -321,7 +321,8 @@ COMMANDS = (
         "smi.comparison.compare:compare",
         "compare methods with seeds, intervals and paired differences; rerun to resume",
         "Pretrain several methods with the same seeds, evaluate every run in the same way, and "
-        "compare: mean and 95 % interval of each score, paired differences to the first method, "
+        "compare: mean and 95 % interval of each score (with two seeds, both values), paired "
+        "differences to the first method, "
         "time per step, share of the loss in it, and peak memory. Options and dotted settings are "
         "those of `smi pretrain`; --methods.SMI.widths [512,512] is for one method only. Rerun "
         "the same command to resume. With another method, seed or value, only the missing runs "

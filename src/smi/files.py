@@ -177,13 +177,24 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Make a file and hold its lock; if another process holds it, wait."""
+    """Make a file and hold its lock; if another process holds it, wait.
+
+    A link, or a second name of another file, is removed first: writing would change that file.
+    """
+    if WINDOWS:  # an open file cannot be renamed there
+        yield
+        return
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        if path.is_symlink():
+            path.unlink(missing_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+        descriptor = os.open(path, flags, 0o666)
         try:
             with contextlib.suppress(OSError):  # some file systems have no locks
                 _flock(descriptor)
-            if WINDOWS or _is_at(descriptor, path):
+            if os.fstat(descriptor).st_nlink > 1:
+                path.unlink(missing_ok=True)
+            elif _is_at(descriptor, path):
                 yield
                 return
         finally:

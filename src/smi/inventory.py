@@ -127,7 +127,7 @@ def _describe(folder: Path, place: Path) -> RunRow:
             probe_text(probes[-1]["probe"]) if probes else "",
             ago,
         )
-    except UserError:
+    except (UserError, OSError, LookupError, TypeError):
         return RunRow(shown, NONE, NONE, "damaged", None, None, "", ago)
 
 

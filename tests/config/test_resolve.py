@@ -225,6 +225,9 @@ def test_a_recipe_may_change_a_base(tmp_path):
     )
     (tmp_path / "same.yaml").write_text("base: mine.yaml\nencoder: resnet18")
     assert resolve(tmp_path / "same.yaml").encoder == {"name": "resnet18"}
+    (tmp_path / "rate.yaml").write_text("base: cifar10-small\noptimizer: {lr: 0.5}")
+    for method in ("SMI", "BarlowTwins"):  # the base has a rate of its own for SMI
+        assert resolve(tmp_path / "rate.yaml", {"method": method}).optimizer.lr == 0.5
     (tmp_path / "round.yaml").write_text("base: round.yaml")
     with pytest.raises(UserError, match="has more than 10 bases"):
         resolve(tmp_path / "round.yaml")

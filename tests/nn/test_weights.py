@@ -569,3 +569,9 @@ def test_a_folder_without_files_is_a_sentence(tmp_path):
         hub_weights(place)
     with pytest.raises(UserError, match="cannot be read: Config file not found"):
         hub_network(place)
+
+
+def test_settings_of_a_recipe_do_not_reach_the_loader_of_timm():
+    for key in ("checkpoint_path", "pretrained_cfg"):
+        with pytest.raises(UserError, match=f"encoder.{key} is not a setting"):
+            timm_weights({"name": "resnet18.a1_in1k", key: "evil.pth"}, 64)

@@ -1,6 +1,7 @@
 """Write files whole or not at all, and read checkpoints safely."""
 
 import json
+import os
 import threading
 import zipfile
 
@@ -249,3 +250,16 @@ def test_a_disk_that_cannot_be_read_is_not_a_damaged_checkpoint(tmp_path, monkey
     monkeypatch.setattr("zipfile.ZipFile.testzip", fail)
     with pytest.raises(DiskError, match=r"last.pt cannot be read: Input/output error"):
         load(tmp_path / "last.pt")
+
+
+def test_a_kill_between_two_names_leaves_the_kept_checkpoint_alone(tmp_path):
+    kept, last = tmp_path / "epoch-10.pt", tmp_path / "last.pt"
+    save(kept, {"step": 100, "method": {}})
+    os.link(kept, tmp_path / "last.pt.partial")  # as a kill before the rename leaves it
+    save(last, {"step": 81, "method": {}})
+    assert (load(kept)["step"], load(last)["step"]) == (100, 81)
+
+
+def test_a_method_may_have_more_than_tensors(tmp_path):
+    save(tmp_path / "last.pt", {"step": 1, "method": {"_extra_state": {"n": 3}}})
+    assert load(tmp_path / "last.pt")["method"] == {"_extra_state": {"n": 3}}

@@ -107,6 +107,10 @@ def _with_base(raw: dict[str, Any], path: Path, depth: int) -> dict[str, Any]:
         raise UserError(f"{path} has more than {MAX_BASES} bases")
     beside = path.parent / to_text(base, f"base of {path}")
     settings = read_recipe(beside if beside.is_file() else base, depth + 1)
+    if isinstance(raw.get("optimizer"), Mapping) and "lr" in raw["optimizer"]:
+        # It is for all methods, also for those that have one of their own in the base.
+        _take_learning_rates(settings.get("methods") or {})
+    settings.pop("as_published", None)  # it would replace what this recipe changes
     return _changed(settings, raw)
 
 

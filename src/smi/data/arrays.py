@@ -19,7 +19,6 @@ else is in memory.
 
 import gzip
 import math
-import os
 import re
 import struct
 import zipfile
@@ -36,6 +35,7 @@ from numpy.typing import NDArray
 from smi.data.decoder import ValueRange
 from smi.data.folders import Split, is_held_out
 from smi.data.value_range import chunks, range_of_array, to_bytes
+from smi.device import total_memory_bytes
 from smi.errors import UserError
 from smi.files import expand
 from smi.terminal import announce_once
@@ -208,7 +208,7 @@ def _read_numpy(path: Path) -> list[_Loaded]:
 
 def _require_memory(size: int, path: Path) -> None:
     """Refuse values that are larger than the memory: a small compressed file may claim any size."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = total_memory_bytes()
     if size > total:
         raise UserError(
             f"{path} cannot be read: it has {size / 1e9:,.1f} GB of values, and this machine "

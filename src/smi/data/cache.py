@@ -200,7 +200,7 @@ def _read(folder: Path, num_files: int, resolution: int, keep: Keep) -> Cache | 
         )
         reasons = {int(row): str(why) for row, why in bad.items()}
         return Cache(pixels, start, shape, reasons, sums)
-    except (OSError, EOFError, ValueError, KeyError, IndexError, AttributeError):
+    except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -240,6 +240,7 @@ class ShardsDescription:
     sides: tuple[int, float, int] | None  # of the first images
     pretraining_images: int
     cached: bool
+    resolution: int = FILE_RESOLUTION  # of decoded images
 
     def plain(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary."""
@@ -248,7 +249,7 @@ class ShardsDescription:
     def text(self) -> str:
         """Format the description for a terminal."""
         reading = (
-            f"decoded once into a cache at {FILE_RESOLUTION} px"
+            f"decoded once into a cache at {self.resolution} px"
             if self.cached
             else "read some shards at a time, because a cache would be too large"
         )

@@ -102,9 +102,12 @@ def _replace_in_steps(place: Path, partial: Path) -> None:
     for path in list(partial.iterdir()):
         if path != new:
             path.rename(new / path.name)
-    os.rename(place, old)
+    # Beside the partial folder, which the next command removes if this one is killed.
+    aside = place.with_name(f"{place.name}.old")
+    os.rename(place, aside)
     try:
         new.rename(place)
     except BaseException:
-        os.rename(old, place)
+        os.rename(aside, place)
         raise
+    os.rename(aside, old)

@@ -9,9 +9,9 @@ from typing import Any
 
 from smi.errors import UserError
 from smi.files import disk_errors, write_json, write_text
+from smi.tables import in_csv
 from smi.terminal import printable
 
-FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")  # with these a spreadsheet would begin a formula
 NUM_DECIMALS = 6
 
 
@@ -41,10 +41,10 @@ class Predictions:
         for row in self.rows:
             writer.writerow(
                 [
-                    _cell(row.file),
-                    _cell(row.label),
+                    in_csv(row.file),
+                    in_csv(row.label),
                     f"{row.confidence:.{NUM_DECIMALS}f}",
-                    _cell(row.second_label),
+                    in_csv(row.second_label),
                     f"{row.second_confidence:.{NUM_DECIMALS}f}",
                 ]
             )
@@ -89,9 +89,3 @@ def check_labels_path(path: Path) -> None:
         raise UserError(f"there is no folder {path.parent}: create it, or choose another --out")
     if path.is_dir():
         raise UserError(f"{path} is a folder: choose another --out")
-
-
-def _cell(text: str) -> str:
-    """Escape a name for a cell: an apostrophe comes before what would be a formula."""
-    quoted = f"'{text}" if text.startswith(FORMULA_SIGNS) else text
-    return printable(quoted)

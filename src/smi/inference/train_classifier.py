@@ -134,7 +134,8 @@ def _claimed(folder: Path) -> Iterator[None]:
     """Create the folder before the long computation; after an error, remove it if it is empty."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: choose another --out")
-    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    paths = folder.iterdir() if folder.is_dir() else ()
+    names = {path.name for path in paths if path.suffix != ".partial"}  # those of a killed command
     if names and CLASSIFIER not in names:
         raise UserError(f"{folder} exists and is not a classifier: choose another --out")
     if foreign := sorted(names - {CLASSIFIER, SCORES}):  # also an export of the old classifier

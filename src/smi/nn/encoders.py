@@ -9,7 +9,6 @@ An encoder is any timm model, a narrow ResNet for small machines, or a network o
 
 import inspect
 import math
-import os
 from collections.abc import Mapping
 from typing import Any, Literal, Self, get_args
 
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from smi.device import total_memory_bytes
 from smi.errors import UserError
 from smi.imports import import_path, refused, require_trust
 from smi.terminal import suggest
@@ -117,12 +117,7 @@ def create_encoder(
         raise UserError(f"images must have 1 to {MAX_IMAGE_SIDE} pixels a side, not {image_size}")
     if stem is not None and stem not in STEMS:
         raise UserError(f"there is no stem {stem!r}: {suggest(str(stem), STEMS)}")
-    for key in arguments:
-        # timm drops arguments without a value, so that a wrong name could reach an export's script.
-        if not key.isidentifier():
-            raise UserError(f"encoder.{key[:60]} is not a setting: it is not a name")
-        if key in LOADER_SETTINGS and not is_import_path(name):
-            raise UserError(f"encoder.{key} is not a setting: name weights to start from by --init")
+    require_harmless({"name": name, **arguments})
     try:
         if is_import_path(name):
             network = _create_by_path(name, arguments)
@@ -147,6 +142,16 @@ def create_encoder(
             f"features [N, F]; two images gave {got}"
         )
     return Encoder(network.train(), h.shape[1])
+
+
+def require_harmless(settings: Mapping[str, Any]) -> None:
+    """Raise a UserError for settings by which timm would read other files, or that are no names."""
+    for key in settings:
+        # timm drops arguments without a value, so that a wrong name could reach an export's script.
+        if not key.isidentifier():
+            raise UserError(f"encoder.{key[:60]} is not a setting: it is not a name")
+        if key in LOADER_SETTINGS and not is_import_path(str(settings["name"])):
+            raise UserError(f"encoder.{key} is not a setting: name weights to start from by --init")
 
 
 def checkpoint_activations(encoder: Encoder) -> None:
@@ -232,7 +237,7 @@ def _require_memory(
 ) -> None:
     """Raise a UserError for a network of one's own size that is larger than the memory."""
     num_parameters = _num_parameters(name, image_size, stem, arguments) or 0
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = total_memory_bytes()
     if 4 * num_parameters > memory:
         raise UserError(
             f"the encoder {name} with these settings has {num_parameters:,} parameters, which is "

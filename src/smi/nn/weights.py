@@ -31,6 +31,7 @@ from smi.nn.encoders import (
     SMALL_RESNET,
     is_import_path,
     no_tag,
+    require_harmless,
     require_timm_name,
     timm_terms,
 )
@@ -136,6 +137,7 @@ def timm_weights(settings: Mapping[str, Any], image_size: int) -> dict[str, Tens
         raise UserError(f"timm has no weights for {name}: give a file or a run")
     import timm
 
+    require_harmless(settings)
     arguments = {key: value for key, value in settings.items() if key not in ("name", "stem")}
     timm_name, arguments = timm_terms(name, image_size, arguments)
     config = _published(name)

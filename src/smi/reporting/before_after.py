@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smi.errors import UserError
+from smi.files import damaged
 from smi.pages import Block, Missing, TableBlock, Text
 from smi.reporting.gains import Results, ScoredRun, gain_tables, read_scores
 from smi.reporting.run_blocks import join_words, missing_block
@@ -40,7 +41,9 @@ def kept_sentence(run: Run) -> str:
     kept = "Kept" if run.finished else "Kept so far"
     if not run.best.is_file():
         return f"{kept}: {_last_encoder(run)}"
-    header = run.best_header() or {}
+    header = run.best_header()
+    if header is None:
+        raise damaged(run.best, "its header does not describe the best encoder")
     selected = header["selected"]
     criterion = selected["criterion"]
     score = _describe_score({criterion: selected["score"], "images": selected["images"]})

@@ -130,7 +130,7 @@ def _gain_table(scored: Sequence[ScoredRun], data: str) -> Table:
         [[name, *gain.cells] for name, gain in gains.items()],
         title=f"Accuracy on held-out images of {data.removesuffix('/')}",
         notes=[
-            "gain: adapted minus off the shelf, ± half of its 95 % interval",
+            "gain: adapted minus off the shelf, ± half of its 95 % interval, or of both seeds",
             *_interval_notes(gains),
             f"stamps of the protocols: {stamps}; the tab Evaluation describes them",
         ],
@@ -170,6 +170,8 @@ def gain(scored: Sequence[ScoredRun], column: Column) -> Gain:
     difference = Estimate.of_differences(after, before, step_of(first.after[stamp]))
     if difference is not None and difference.low is not None:
         interval = f"Student's, over {len(runs)} seeds, of differences that are paired by seed"
+        if len(runs) == 2:
+            interval = "none over 2 seeds: both differences are shown"
     else:
         difference, interval = _difference(first.before[stamp], first.after[stamp], name)
     return Gain(fmean(before.values()), fmean(after.values()), difference, interval)

@@ -74,6 +74,8 @@ def comparison_plot(comparison: Comparison) -> Any:
         for axis in titled[: -3 if comparison.off_the_shelf else -2]:
             axis.update(title_text="")
     intervals = "Bars are 95 % intervals over seeds. " if len(comparison.seeds) > 1 else ""
+    if len(comparison.seeds) == 2:
+        intervals = "Bars end at the values of both seeds. "
     caption = (
         f"{intervals}{_describe_panels(comparison)} "
         "Bottom: time per step (black: the loss) and peak memory."

@@ -29,7 +29,10 @@ class Foretold:
 
     def text(self) -> str:
         """Format the description and the choice for a terminal."""
-        return f"{self.description.text()}\n{self.sentence}"
+        lines = self.description.text().split("\n")
+        if self.recipe is None:
+            lines = [line for line in lines if not line.startswith("Pretraining would use")]
+        return "\n".join([*lines, self.sentence])
 
     def plain(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary."""
@@ -53,6 +56,8 @@ def foretell(target: str, *, runtime: Runtime = Runtime(), quiet: bool = False) 
             return Foretold(description, None, f"Pretraining would stop: {error}.")
         section = read_recipe(choice.recipe).get("data") or {}
         resolution = choice.settings.get("data.resolution") or section.get("resolution")
+        if resolution and isinstance(description, ShardsDescription):
+            description = replace(description, resolution=resolution)
         if resolution and isinstance(description, FolderDescription):
             files = resolve_source(target, "train", root)
             if isinstance(files, FileSet):
