@@ -11,7 +11,7 @@ import pytest
 from support.digits import environment
 
 CAMPAIGN = Path(__file__).parents[2] / "campaign"
-PARTS = ("damage_checkpoint", "hostile_pickles", "import_paths", "hostile_yaml")
+PARTS = ("hostile_pickles", "import_paths", "hostile_yaml")
 
 
 @pytest.fixture
