@@ -229,6 +229,11 @@ def in_csv(cell: Any) -> Any:
     return f"'{text}" if is_formula else text
 
 
+def name_in_csv(name: str) -> str:
+    """Escape a name for a cell: on one line, and never what a spreadsheet would compute."""
+    return printable(f"'{name}" if name.startswith(FORMULA_STARTS) else name)
+
+
 def _cells(cells: Sequence[str], widths: Sequence[int], *, first: bool) -> str:
     """Pad cells; the very first column of a table is aligned to the left."""
     return "  ".join(

@@ -78,7 +78,9 @@ def test_the_text_of_a_messy_folder(
     assert "train/cat/empty.jpg: empty file" in text
     assert "train/cat/really.png is JPEG" in text
     assert "2 files repeat another; 2 images are in train and in val" in text
-    assert "Pretraining would use 9 images at 256 px, decoded once" in text
+    assert "Pretraining would stop: " in text
+    assert "needs 16 or more" in text
+    assert "Pretraining would use 9 images at 256 px, decoded once" in describe_data(messy).text()
 
 
 def test_a_split_that_would_be_refused_is_foretold(messy: Path) -> None:

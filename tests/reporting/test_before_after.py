@@ -133,7 +133,7 @@ def test_seeds_of_a_comparison_share_a_start(adapted, tmp_path):
     Comparison((Row("SMI", None, "SMI", runs),), (0, 1), None, {}).write(tmp_path)
     overview = read_overview(report([tmp_path], tmp_path / "report.html").read_text())
     assert read_titles(overview)[0] == "Before and after"
-    assert "over 2 seeds, of differences that are paired by seed" in overview
+    assert "none over 2 seeds: both differences are shown" in overview
     assert "one run:" not in overview
     assert re.findall(r"<p>(SMI, seed \d)\. Kept", overview) == ["SMI, seed 0", "SMI, seed 1"]
     assert "one run of each row is shown, seed 0" in overview

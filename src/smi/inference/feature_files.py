@@ -20,7 +20,7 @@ from smi.device import Precision, versions
 from smi.errors import UserError
 from smi.inference.images import AllImages, FeatureBatches
 from smi.runs.encoder import Pretrained
-from smi.tables import in_csv
+from smi.tables import name_in_csv
 from smi.views.normalisation import kept_side
 
 ROW_GROUP_BYTES = 2**23  # of features in a Parquet row group: its writer holds a few copies
@@ -198,9 +198,9 @@ def _write_csv(
         writer.writerow(["file", *label, *(f"h{i}" for i in range(encoder.dim))])
         for h, place in batches:
             for row, i in zip(h.tolist(), place.tolist(), strict=True):
-                named = [] if images.labels is None else [in_csv(images.label(i))]
+                named = [] if images.labels is None else [name_in_csv(images.label(i) or "")]
                 numbers = (f"{value:.9g}" for value in row)
-                writer.writerow([in_csv(images.name(i)), *named, *numbers])
+                writer.writerow([name_in_csv(images.name(i)), *named, *numbers])
 
 
 def _join_batches(batches: FeatureBatches, num_rows: int) -> FeatureBatches:

@@ -9,7 +9,7 @@ from typing import Any
 
 from smi.errors import UserError
 from smi.files import disk_errors, write_json, write_text
-from smi.tables import in_csv
+from smi.tables import name_in_csv
 from smi.terminal import printable
 
 NUM_DECIMALS = 6
@@ -41,10 +41,10 @@ class Predictions:
         for row in self.rows:
             writer.writerow(
                 [
-                    in_csv(row.file),
-                    in_csv(row.label),
+                    name_in_csv(row.file),
+                    name_in_csv(row.label),
                     f"{row.confidence:.{NUM_DECIMALS}f}",
-                    in_csv(row.second_label),
+                    name_in_csv(row.second_label),
                     f"{row.second_confidence:.{NUM_DECIMALS}f}",
                 ]
             )

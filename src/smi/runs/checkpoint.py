@@ -185,6 +185,8 @@ def _misfit(state: Any) -> str:
     weights = state.get("method")
     if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
         return "it has no weights of a method"
+    if weights and not any(isinstance(value, Tensor) for value in weights.values()):
+        return "it has no weights of a method"
     return ""
 
 
