@@ -64,7 +64,7 @@ What to try next:
   smi doctor {ours}                      check the health of the run
   smi evaluate {ours} --protocol linear  the paper's linear evaluation, shown in the next report
   smi pretrain --data ~/photos --out runs/mine      your own images, no labels needed
-  smi list methods                                       the other objectives"""
+  smi list methods                                  the other objectives"""
 
 
 def _scores(results: Iterable[Result]) -> list[str]:
