@@ -46,7 +46,7 @@ def kept_sentence(run: Run) -> str:
         raise damaged(run.best, "its header does not describe the best encoder")
     selected = header["selected"]
     criterion = selected["criterion"]
-    score = _describe_score({criterion: selected["score"], "images": selected["images"]})
+    score = _describe_score({criterion: selected["score"], "images": selected.get("images")})
     if header["about"]["step"] == 0:
         return f"{kept}: the start itself, {score}; {_best_later(run, criterion)}."
     return f"{kept}: {kept_name(header)}, {score}{_had(run, criterion)}."
@@ -65,8 +65,9 @@ def _last_encoder(run: Run) -> str:
 
 
 def _describe_score(probe: Mapping[str, Any]) -> str:
-    """Return the score of a probe, and the number of its images."""
-    return f"{probe_text(probe)} on {probe['images']:,} held-out images"
+    """Return the score of a probe, and the number of its images if that is known."""
+    number = f"{probe['images']:,} " if probe.get("images") else ""
+    return f"{probe_text(probe)} on {number}held-out images"
 
 
 def _had(run: Run, criterion: str) -> str:

@@ -67,7 +67,7 @@ CONFIG_KINDS = {
 # The header of the best encoder.
 BEST_KINDS = {
     "about": {"step": int, "epoch": (int, float)},
-    "selected": {"score": (int, float), "criterion": str, "images": int},
+    "selected": {"score": (int, float), "criterion": str, "images?": int},
 }
 MAX_COUNT = 10**15  # of images, steps and the like
 BYTES_PER_READ = 65_536
