@@ -21,7 +21,10 @@ from smi.runs.names import (
 from smi.runs.run import Run
 from smi.tables import NONE, yes
 
-SEEDS_NOTE = "±: 95 % interval of the mean over seeds; the number of seeds is in brackets."
+SEEDS_NOTE = (
+    "±: 95 % interval of the mean over seeds; the number of seeds is in brackets. Of two seeds, "
+    "both values are shown."
+)
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,8 @@ def format_mean(values: Sequence[float]) -> str:
         return NONE
     if len(values) == 1:
         return f"{values[0]:.1f}"
+    if len(values) == 2:
+        return f"{values[0]:.1f} and {values[1]:.1f}"
     mean, low, _ = interval(values)
     return f"{mean:.1f} ± {mean - low:.1f} ({len(values)})"
 

@@ -139,6 +139,8 @@ def _cells(pair: Pair) -> tuple[str, ...]:
 def _format_difference(difference: Estimate | None) -> str:
     if difference is None:
         return NONE
+    if len(difference.values) == 2:
+        return " and ".join(f"{value:+.1f}" for value in difference.values)
     half = f" ± {difference.half:.1f}" if difference.high is not None else ""
     return f"{difference.mean:+.1f}{half}"
 
