@@ -1,6 +1,8 @@
 """Sentences, names and progress bars, and how a caller silences them."""
 
+import io
 import json
+import sys
 
 import pytest
 
@@ -8,7 +10,9 @@ from smi.terminal import (
     Progress,
     announce,
     announce_once,
+    aside,
     duration,
+    has_colours,
     is_quiet,
     printable,
     printable_json,
@@ -24,6 +28,45 @@ def test_say_prints_on_stdout_and_announce_on_stderr(capsys):
     out, err = capsys.readouterr()
     assert out == "result\n"
     assert err == "warning: [bold]not markup[/bold]\n"
+
+
+def test_results_can_go_aside_so_that_stdout_holds_only_json(capsys):
+    with aside():
+        say("epoch 1")
+    say("{}")
+    assert capsys.readouterr() == ("{}\n", "epoch 1\n")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_has_colours_and_a_file_has_none(monkeypatch):
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    text = "Loss    GMACs\n------  -----\nSMI       0.1\n\nwarning  it falls\nno warning  here"
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    say(text)
+    lines = sys.stdout.getvalue().splitlines()
+    assert lines[0] == "\x1b[1mLoss    GMACs\x1b[0m"
+    assert lines[4] == "\x1b[33mwarning\x1b[0m  it falls"
+    assert [lines[i] for i in (1, 2, 3, 5)] == [text.splitlines()[i] for i in (1, 2, 3, 5)]
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    say(text)
+    assert sys.stdout.getvalue() == f"{text}\n"
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_colours_can_be_turned_off(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    assert not has_colours(Terminal())
+
+
+def test_a_name_cannot_bring_colours_of_its_own(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    say("\x1b[31mred.png")
+    assert "\x1b" not in sys.stdout.getvalue()
 
 
 def test_quietly_silences_both_and_ends_with_the_block(capsys):

@@ -5,6 +5,7 @@ function is imported when the command runs, so that `smi --help` does not wait f
 """
 
 import argparse
+import contextlib
 import importlib
 import inspect
 import io
@@ -23,7 +24,7 @@ from smi.errors import TrainingError, UserError, sentence
 from smi.files import expand
 from smi.imports import trust
 from smi.inventory import THINGS
-from smi.terminal import printable_json, say, suggest
+from smi.terminal import aside, has_colours, paint, printable_json, say, suggest
 
 MAX_NUMBER = 10**15  # of images, steps and the like
 Option = tuple[str, dict[str, Any]]  # a flag or a name, and its arguments for argparse
@@ -310,11 +311,12 @@ COMMANDS = (
             TIME,
             flag("--dry-run", "print the plan and stop; with --time, after a few steps"),
             *RECIPE,
+            JSON,
         ),
         instead={"dry_run": "smi.training.pretrain:preview"},
         needs={"out": "name the run's folder: --out runs/mine"},
         overrides=(*SETTINGS, "seed"),
-        shows="smi.training.plan:next_steps",
+        shows="smi.training.plan:Outcome",
     ),
     Command(
         "compare",
@@ -342,6 +344,7 @@ COMMANDS = (
             PROTOCOLS,
             LABELLED_IMAGES,
             *RECIPE,
+            JSON,
         ),
         overrides=SETTINGS,
     ),
@@ -411,6 +414,7 @@ COMMANDS = (
             count("--batch-size", "N", "number of images in memory at a time", default=256),
             FEATURE_PRECISION,
             TRUST,
+            JSON,
             *RUNTIME,
         ),
     ),
@@ -440,6 +444,7 @@ COMMANDS = (
             option("--out", "FILE", "the PNG to write", type=Path, default=Path("neighbours.png")),
             count("--k", "K", "number of similar images per query", default=8),
             TRUST,
+            JSON,
             *RUNTIME,
         ),
     ),
@@ -504,6 +509,7 @@ COMMANDS = (
             option("--out", "DIR", "folder to create (default: RUN/export/FORMAT)", type=Path),
             option("--data", "NAME|PATH", "images to compare on (default: those of pretraining)"),
             TRUST,
+            JSON,
             ROOT,
         ),
     ),
@@ -520,6 +526,7 @@ COMMANDS = (
             option("--out", "FILE", "the page", type=Path, default=Path("report.html")),
             IMAGES,
             TRUST,
+            JSON,
             *RUNTIME,
         ),
     ),
@@ -543,6 +550,7 @@ COMMANDS = (
             SEED,
             flag("--list", "list the figures and exit"),
             TRUST,
+            JSON,
             *RUNTIME,
         ),
         instead={"list": "smi.figures.catalogue:list_figures"},
@@ -597,6 +605,7 @@ COMMANDS = (
                 "--list",
                 "list the names and scales, with --scale also every run's command, and exit",
             ),
+            JSON,
             *RUNTIME,
         ),
         instead={"list": "smi.paper.reproducible:list_items"},
@@ -692,11 +701,13 @@ def run(arguments: argparse.Namespace, settings: dict[str, str]) -> None:
     given = {name: value for name, value in values.items() if value is not None}
     check_early(command, given)
     function = load_function(instead or command.calls)
-    result = function(**matching(function, given))
+    form = getattr(arguments, "form", None) or "text"
+    with aside() if form == "json" else contextlib.nullcontext():
+        result = function(**matching(function, given))
     if command.shows and instead is None:
         result = load_function(command.shows)(result)
     if os.environ.get("RANK", "0") == "0":  # under torchrun, all processes have the result
-        show(result, getattr(arguments, "form", None) or "text")
+        show(result, form)
     if hasattr(result, "raise_if_failed"):
         result.raise_if_failed()
 
@@ -738,11 +749,12 @@ def matching(function: Callable[..., Any], values: dict[str, Any]) -> dict[str, 
 
 
 def show(result: Any, form: str) -> None:
-    """Print a string, or an object with text() and plain(); nothing for paths and runs."""
+    """Print a string, or an object with text() and plain(); a path only as JSON."""
     if isinstance(result, str):
         say(result)
-    elif form == "json" and hasattr(result, "plain"):
-        text = json.dumps(result.plain(), indent=2, ensure_ascii=False, allow_nan=False)
+    elif form == "json":
+        plain = {"written": str(result)} if isinstance(result, Path) else result.plain()
+        text = json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False)
         say(printable_json(text))
     elif form in ("markdown", "latex", "csv"):
         say(getattr(result, form)().rstrip("\n"))
@@ -753,7 +765,8 @@ def show(result: Any, form: str) -> None:
 def complain(error: object) -> None:
     """Print an error as one sentence on stderr; under torchrun, once on each machine."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(f"smi: {sentence(str(error))}", file=sys.stderr)
+        name = paint("smi:", "red") if has_colours(sys.stderr) else "smi:"
+        print(f"{name} {sentence(str(error))}", file=sys.stderr)
 
 
 # -------------------------------------------------------------------------------------- the parser
@@ -802,17 +815,43 @@ def _command_list() -> str:
     return "\n".join([*lines, "", "`smi COMMAND --help` explains a command."])
 
 
+class PrintCompletion(argparse.Action):
+    """Print the script with which a shell completes commands, and exit."""
+
+    def __call__(self, parser: Any, namespace: Any, shell: Any, option: str | None = None) -> None:
+        """Describe every command and print the script."""
+        from smi.completion import completion_script, describe
+
+        (subparsers,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+        described = {
+            command.name: describe(
+                subparsers.choices[command.name],
+                command.help,
+                dotted_settings() if command.overrides is not None else [],
+            )
+            for command in COMMANDS
+        }
+        print(completion_script(shell, described), end="")
+        parser.exit()
+
+
 def parser() -> Parser:
     """Build the parser from the table of commands."""
     root = Parser(
         prog="smi",
-        usage="smi [--help] [--version] COMMAND ...",
+        usage="smi [--help] [--version] [--completion SHELL] COMMAND ...",
         description="Self-supervised pretraining on modest hardware.",
         epilog=_command_list(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     root.add_argument("--version", action="version", version=f"smi {__version__}")
+    root.add_argument(
+        "--completion",
+        action=PrintCompletion,
+        choices=("bash", "zsh", "fish"),
+        help='print a script that completes commands in a shell: eval "$(smi --completion bash)"',
+    )
     commands = root.add_subparsers(
         prog="smi", metavar="COMMAND", required=True, help=argparse.SUPPRESS
     )
@@ -847,16 +886,21 @@ SYNONYMS = {
 
 def find_setting(name: str) -> str | None:
     """Return the dotted name of a setting by its last part, or by another word for it."""
+    ends = (dotted for dotted in dotted_settings() if dotted.endswith(f".{name}"))
+    return SYNONYMS.get(name) or next(ends, None)
+
+
+def dotted_settings() -> list[str]:
+    """Return the names of the settings that are in a section, such as optimizer.lr."""
     from smi.config.schema import Config
 
     sections = {field.name: field.type for field in fields(Config)}
-    dotted = [
+    return [
         f"{section}.{field.name}"
         for section, kind in sections.items()
         if is_dataclass(kind)
         for field in fields(kind)
     ]
-    return SYNONYMS.get(name) or next((d for d in dotted if d.endswith(f".{name}")), None)
 
 
 SETTING = re.compile(r"(?:--)?([a-z]\w*(?:\.\w+)+)(?:=(.*))?|([a-z]\w*)=(.*)", re.DOTALL)

@@ -7,11 +7,14 @@ with quietly(True):
 import contextlib
 import difflib
 import json
+import os
+import re
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from smi.errors import printable as printable
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
+_aside: ContextVar[bool] = ContextVar("aside", default=False)
 _announced: set[str] = set()
 SECONDS_BEFORE_LINE, SECONDS_BETWEEN_LINES = 2, 10  # of progress, without a terminal
 
@@ -38,10 +42,27 @@ def is_quiet() -> bool:
     return _silent.get()
 
 
+@contextlib.contextmanager
+def aside() -> Iterator[None]:
+    """Print on stderr what `say` prints inside the block: stdout is for JSON then."""
+    token = _aside.set(True)
+    try:
+        yield
+    finally:
+        _aside.reset(token)
+
+
+def is_aside() -> bool:
+    """Return whether `say` prints on stderr."""
+    return _aside.get()
+
+
 def say(text: str = "") -> None:
-    """Print a result on stdout."""
+    """Print a result on stdout, with colours if that is a terminal."""
     if not _silent.get():
-        print(printable_lines(text), flush=True)
+        stream = sys.stderr if _aside.get() else sys.stdout
+        text = printable_lines(text)
+        print(highlight(text) if has_colours(stream) else text, file=stream, flush=True)
 
 
 def announce(sentence: str) -> None:
@@ -56,6 +77,35 @@ def announce_once(sentence: str) -> None:
     if sentence not in _announced and not _silent.get():
         _announced.add(sentence)
         announce(sentence)
+
+
+STYLES = {"bold": 1, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
+HIGHLIGHTS = {  # what stands out in printed text
+    r"^ok(?= {2,})": "green",
+    r"^warning(?= {2,}|:)": "yellow",
+    r"^stop(?= {2,})": "red",
+    r"^.+(?=\n[-━][-━╋ ]+$)": "bold",  # the header of a table
+    r"^(?:done|next|chose)(?=:? )": "cyan",
+}
+
+
+def highlight(text: str) -> str:
+    """Colour the levels of findings, headers of tables and the first words of a plan's end."""
+    for pattern, style in HIGHLIGHTS.items():
+        text = re.sub(pattern, paint(r"\g<0>", style), text, flags=re.MULTILINE)
+    return text
+
+
+def paint(text: str, style: str) -> str:
+    """Return text in a colour of the terminal."""
+    return f"\x1b[{STYLES[style]}m{text}\x1b[0m"
+
+
+def has_colours(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal with colours that the user did not turn off."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return stream.isatty() and (os.name != "nt" or "WT_SESSION" in os.environ)
 
 
 def printable_lines(text: str) -> str:

@@ -33,7 +33,7 @@ from smi.config.schema import read_text
 from smi.device import Runtime, describe_device
 from smi.errors import UserError
 from smi.runs.checkpoint import save
-from smi.terminal import quietly
+from smi.terminal import aside, quietly
 from support.homemade import Net
 from support.quick import make_quick
 
@@ -206,6 +206,9 @@ def test_the_exit_code_of_a_run_is_returned_and_its_output_can_be_silenced(
     with quietly():
         assert call(["3"]) == 3
     assert capfd.readouterr().out == ""
+    with aside():
+        assert call(["3"]) == 3
+    assert capfd.readouterr() == ("", "hello\n")
 
 
 def test_json_csv_markdown_and_text_have_the_same_numbers(interrupted, smi_here):

@@ -323,13 +323,19 @@ def test_arguments_take_precedence_over_overrides(tmp_path):
     assert run.config["data"]["source"] == "digits"
 
 
-def test_the_next_steps_are_printed_by_rank_0_of_a_finished_run(finished, tmp_path, monkeypatch):
+def test_json_is_alone_on_stdout(finished):
+    out, _ = finished
+    result = command(*digits(out, "--epochs", "2", *WIDTHS, "--json"))
+    outcome = json.loads(result.stdout)
+    assert (outcome["folder"], outcome["status"], outcome["epochs"]) == (str(out), "finished", 2)
+    assert Path(outcome["encoder"]).is_file()
+    assert outcome["probe"] == Run(out).probes()[-1]["probe"]
+
+
+def test_the_next_steps_of_a_finished_run_are_printed(finished, tmp_path):
     out, result = finished
     assert result.stdout.endswith(f"{next_steps(Run(out))}\n")
     assert f"next: smi doctor {out}, smi evaluate {out}" in result.stdout
-    monkeypatch.setenv("RANK", "1")
-    assert next_steps(Run(out)) == ""
-    monkeypatch.delenv("RANK")
     (tmp_path / "config.yaml").write_text((out / "config.yaml").read_text())
     assert next_steps(Run(tmp_path)) == ""
 

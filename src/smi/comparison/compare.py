@@ -52,7 +52,7 @@ from smi.imports import trusts_files
 from smi.runs.collect import COMPARISON, read_comparison
 from smi.runs.restore import build_method, load_method, load_views
 from smi.runs.run import Run
-from smi.terminal import duration, is_quiet, quietly, say
+from smi.terminal import duration, is_aside, is_quiet, quietly, say
 from smi.training.budget import check_length, check_time, parse_time
 from smi.training.images import Images
 from smi.training.loggers import check_loggers
@@ -73,6 +73,7 @@ STOP_SIGNALS = tuple(  # Windows has no SIGHUP
 STOP_CODES = {*(-number for number in STOP_SIGNALS), *(128 + number for number in STOP_SIGNALS)}
 USAGE_ERROR = 2  # the exit code of a command that was refused
 POLL_SECONDS = 0.1
+STDERR = 2  # the number of its file
 
 
 class ComparisonStopped(KeyboardInterrupt):
@@ -520,9 +521,9 @@ def call(arguments: Sequence[str], processes: int = 1) -> int:
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     command += ["smi", *arguments]
     # errors and warnings of a run are shown even if the caller is quiet
-    options: dict[str, Any] = {"stdout": subprocess.DEVNULL} if is_quiet() else {}
+    stdout = subprocess.DEVNULL if is_quiet() else STDERR if is_aside() else None
     with stop_signals() as stop:
-        process = subprocess.Popen(command, env=environment, **options)
+        process = subprocess.Popen(command, env=environment, stdout=stdout)
         terminated = False
         try:
             while process.poll() is None:

@@ -36,7 +36,7 @@ class Views:
     blur_p: tuple[float, float] | None = None  # of both views; None: as in the policy
     interpolation: Literal["bilinear", "bicubic"] | None = None  # None: as in the policy
     mean: tuple[float, float, float] | None = None  # of pixels in [0, 1]; None: as in the policy
-    std: tuple[float, float, float] | None = None
+    std: tuple[float, float, float] | None = None  # as mean
 
     @property
     def whole_size(self) -> int:
@@ -57,13 +57,13 @@ class Init:
 class Optimizer:
     """Choose the optimizer and the learning rate."""
 
-    name: Literal["AdamW", "LARS", "LARC", "SGD"]
-    lr: float
-    weight_decay: float
+    name: Literal["AdamW", "LARS", "LARC", "SGD"]  # the optimizer
+    lr: float  # peak learning rate; a method's own lr in a recipe goes before it
+    weight_decay: float  # of matrices; of vectors with decay_vectors
     scale_lr: bool = False  # multiply learning rates by batch_size / 256
     lr_vectors: float | None = None  # for biases and norms; None: lr
-    momentum: float = 0.9
-    warmup_epochs: float = 0.0
+    momentum: float = 0.9  # of LARS, LARC and SGD
+    warmup_epochs: float = 0.0  # the learning rate rises linearly for so long
     schedule: Literal["cosine", "step", "constant"] | None = None  # None: the method's own
     final_lr: float = 0.0  # end of the cosine, as a share of the peak
     constant_lr: tuple[str, ...] | None = None  # parts of the method without a schedule
@@ -92,12 +92,12 @@ class Config:
     encoder: dict[str, Any]  # its name and arguments
     method: dict[str, Any]  # its name and settings
     optimizer: Optimizer
-    epochs: int
+    epochs: int  # passes over the training images
     batch_size: int  # on all devices together
     steps: int | None = None  # of the whole run, instead of epochs
     init: Init = field(default_factory=Init)
     select: Literal["last", "best"] = "last"  # encoder to export: best is that of the best probe
-    seed: int = 0
+    seed: int = 0  # of all draws: weights, order of images, views
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: bfloat16 on GPUs
     accumulate: int = 1  # parts of a batch that pass through the network one after another
     checkpoint_activations: bool = False  # compute activations twice instead of keeping them

@@ -1,8 +1,9 @@
 """Describe a run before its first step, and list the next commands after its last step."""
 
-import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from smi.device import describe_device
 from smi.distributed import has_synchronised_batch_norms, world_size
@@ -61,9 +62,31 @@ def plan_lines(
     return lines
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """Describe a run after its last step."""
+
+    run: Run
+
+    def text(self) -> str:
+        """Return the files of a finished run and the commands to try next."""
+        return next_steps(self.run)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the folder, its encoder, how the run ended, and its last probe."""
+        run, probes = self.run, self.run.probes()
+        return {
+            "folder": str(run.folder),
+            "encoder": str(run.folder / "encoder.safetensors") if run.finished else None,
+            "status": run.facts.status,
+            "epochs": run.facts.epochs,
+            "probe": probes[-1]["probe"] if probes else None,
+        }
+
+
 def next_steps(run: Run) -> str:
-    """Return the files of a finished run and the commands to try next; empty on other ranks."""
-    if not run.finished or os.environ.get("RANK", "0") != "0":  # the group is closed
+    """Return the files of a finished run and the commands to try next."""
+    if not run.finished:
         return ""
     probing = bool((run.config.get("log") or {}).get("probe_every", 1))
     labelled = not probing or any("knn" in line["probe"] for line in run.probes())
