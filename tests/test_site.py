@@ -80,7 +80,8 @@ run = smi.pretrain("digits")
 A sentence that goes on with
 it: this is not an argument.
 eps, shift: of `logcosh`,
-in nats.""".splitlines()
+in nats. k: of
+neighbours.""".splitlines()
     assert load_api_pages().as_rst(docstring) == [
         "Return a \\* b.",
         "",
@@ -93,6 +94,8 @@ in nats.""".splitlines()
         "",
         "- ``eps``, ``shift``: of ``logcosh``,",
         "  in nats.",
+        "- ``k``: of",
+        "  neighbours.",
         "",
     ]
 

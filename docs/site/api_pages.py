@@ -10,6 +10,7 @@ from pathlib import Path
 MODULES = ("smi", "smi.losses", "smi.methods", "smi.nn", "smi.views", "smi.data", "smi.optim")
 MODULES += ("smi.evaluation", "smi.health")
 FIELD = re.compile(r"([a-z_]\w*(?:, [a-z_]\w*)*): (.*)")
+ARGUMENT_INSIDE = re.compile(r"(?<=\.) (?=[a-z_]\w*: )")  # a sentence begins with a capital
 
 
 def write_pages(folder: Path) -> list[str]:
@@ -92,7 +93,8 @@ def prose(paragraph: list[str]) -> list[str]:
     """Return sentences, with arguments as a list."""
     lines: list[str] = []
     in_list = False
-    for before, line in pairwise([".", *paragraph]):
+    split = [part for line in paragraph for part in ARGUMENT_INSIDE.split(line)]
+    for before, line in pairwise([".", *split]):
         field = FIELD.match(line) if before.endswith(".") else None  # not inside a sentence
         if field:
             if not in_list and lines:
