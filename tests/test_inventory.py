@@ -9,7 +9,15 @@ import pytest
 from smi.config.resolve import resolve
 from smi.config.schema import RECIPES, flat, plain
 from smi.errors import UserError
-from smi.inventory import list_runs, list_settings, list_things, setting_meanings
+from smi.inventory import (
+    list_runs,
+    list_settings,
+    list_things,
+    method_meanings,
+    setting_meanings,
+)
+from smi.methods import METHOD_NAMES
+from smi.methods.catalogue import describe_method
 from support.made_up import write_run
 
 
@@ -52,6 +60,12 @@ def test_settings_have_meanings():
     settings = {row.setting for row in list_settings("digits").settings}
     parts = {name for name in settings if name.partition(".")[0] in ("method", "encoder")}
     assert settings - parts == settings & set(setting_meanings())
+
+
+@pytest.mark.parametrize("name", METHOD_NAMES)
+def test_settings_of_a_method_have_meanings(name):
+    settings = {row["setting"] for row in describe_method(name).settings}
+    assert {f"method.{setting}" for setting in settings} <= set(method_meanings(name))
 
 
 def test_other_things_take_no_name():

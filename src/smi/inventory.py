@@ -172,7 +172,7 @@ def list_settings(recipe: str | None) -> SettingList:
         raise UserError(f"name a recipe: {', '.join(RECIPES)}, or a YAML file")
     draft = {"data.source": "DIR", "views.size": 224}  # for recipes without images of their own
     config = plain(resolve(recipe, None, draft))
-    meanings = setting_meanings()
+    meanings = setting_meanings() | method_meanings(config["method"]["name"])
     return SettingList(
         recipe,
         [
@@ -180,6 +180,19 @@ def list_settings(recipe: str | None) -> SettingList:
             for name, value in flat({**config, "methods": {}})
         ],
     )
+
+
+def method_meanings(name: str) -> dict[str, str]:
+    """Return the meaning of each setting of a method, from the docstring of its class."""
+    from smi.methods.catalogue import describe_method
+
+    about = " ".join(describe_method(name).about.split())
+    _, *parts = re.split(r"(?:^|(?<=[.;]) )([a-z_]\w*(?:, [a-z_]\w*)*): ", about)
+    return {
+        f"method.{setting}": meaning
+        for settings, meaning in zip(parts[::2], parts[1::2], strict=True)
+        for setting in settings.split(", ")
+    }
 
 
 def setting_meanings() -> dict[str, str]:

@@ -29,6 +29,8 @@ class DINO(Method):
     norm: batch norm in the head, an option of the authors. Short runs of small encoders do not
     learn without it.
     crops: small views beside the large ones; 0 for none.
+    num_outputs: size of the distribution.
+    student_temperature: outputs are divided by it; lower makes the softmax sharper.
     momentum: the teacher's at the start; it rises to 1 along half a cosine.
     center_momentum: of the mean that is subtracted from the teacher's outputs.
     teacher_temperature, first_teacher_temperature, warmup: the temperature rises from the first

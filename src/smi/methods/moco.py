@@ -35,6 +35,7 @@ class MoCo(Method):
     widths: of the head's layers.
     momentum: the teacher's.
     queue_size: earlier keys, on all devices together.
+    temperature: similarities are divided by it; lower makes the softmax sharper.
     key_parts: sub-batches on all devices together, for queries and for keys; fewer if they would
     have less than 8 rows. 1 does not divide the batch of a device.
     """
@@ -128,6 +129,7 @@ class MoCoV2(MoCo):
     widths: of the head's layers.
     momentum: the teacher's.
     queue_size: earlier keys, on all devices together.
+    temperature: similarities are divided by it; lower makes the softmax sharper.
     key_parts: sub-batches on all devices together, for queries and for keys; fewer if they would
     have less than 8 rows. 1 does not divide the batch of a device.
     """

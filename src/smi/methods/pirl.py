@@ -29,6 +29,7 @@ class PIRL(Method):
     image_blur: blur the view of the image as the recipe does; the authors do not.
     jigsaw_weight: the share of the patches in the loss, the paper's lambda.
     num_negatives: entries of other images, drawn for each batch.
+    temperature: similarities are divided by it; lower makes the softmax sharper.
     momentum: of the entries.
     """
 

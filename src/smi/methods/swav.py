@@ -26,6 +26,8 @@ class SwAV(Method):
 
     widths: of the projector's layers.
     crops: small views beside the large ones; 0 for none.
+    num_prototypes: unit vectors that views are assigned to.
+    temperature: similarities are divided by it; lower makes the softmax sharper.
     epsilon, num_iterations: the softness of the assignment, and the iterations of Sinkhorn.
     queue_size, queue_from_epoch: earlier samples that help to balance small batches, and the epoch
     from which they do; the paper uses 3840.
