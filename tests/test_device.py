@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from smi import device
 from smi.device import (
     ASSUMED_MEMORY_BYTES,
     Runtime,
@@ -17,6 +18,7 @@ from smi.device import (
     describe_device,
     free_memory_bytes,
     keep_memory,
+    package_commit,
     peak_memory_mb,
     prepare_training,
     release_memory,
@@ -241,3 +243,27 @@ def test_memory_of_systems_that_do_not_tell(monkeypatch):
     monkeypatch.delattr(os, "sysconf")
     assert total_memory_bytes() == ASSUMED_MEMORY_BYTES
     assert free_memory_bytes() is None
+
+
+def test_a_checkout_names_its_commit(tmp_path, monkeypatch):
+    module = tmp_path / "src" / "smi" / "device.py"
+    monkeypatch.setattr(device, "__file__", str(module))
+    assert package_commit() is None  # an installed package
+
+    def git(*words: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        ran = subprocess.run(
+            ["git", *who, *words], cwd=tmp_path, check=True, capture_output=True, text=True
+        )
+        return ran.stdout.strip()
+
+    git("init", "--quiet")
+    assert package_commit() is None  # no commit yet
+    module.parent.mkdir(parents=True)
+    module.write_text("a")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "first")
+    commit = git("rev-parse", "--short", "HEAD")
+    assert package_commit() == commit
+    module.write_text("b")
+    assert package_commit() == f"{commit}-dirty"

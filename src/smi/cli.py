@@ -200,7 +200,7 @@ SETTINGS = (  # options that are settings
     "sync_batch_norm",
     "average_every",
 )
-ENCODER = option("source", "RUN", "a run's folder, an encoder file, or timm:NAME")
+ENCODER = option("source", "RUN", "a run's folder, an encoder file, timm:NAME or hf-hub:ORG/NAME")
 TARGET = option(
     "target",
     "NAME|PATH",
@@ -365,7 +365,12 @@ COMMANDS = (
         "eval/ folder, with its protocol. Use several processes with: torchrun --nproc-per-node 8 "
         "-m smi evaluate RUN.",
         (
-            option("sources", "RUN", "run folders, encoder files, or timm:NAME", nargs="+"),
+            option(
+                "sources",
+                "RUN",
+                "run folders, encoder files, timm:NAME or hf-hub:ORG/NAME",
+                nargs="+",
+            ),
             option(
                 "--data",
                 "NAME|PATH|URL",
@@ -500,12 +505,20 @@ COMMANDS = (
     Command(
         "export",
         "smi.inference.export:export",
-        "export the encoder for other libraries: safetensors, timm, torchvision, ONNX",
+        "export the encoder for other libraries, or to Hugging Face's hub: timm, ONNX and others",
         "Write the encoder with its preprocessing, load it with the other library, and compare "
-        "the two on real images. A classifier becomes one ONNX file, with its encoder.",
+        "the two on real images. A classifier becomes one ONNX file, with its encoder. hf-hub "
+        "writes a folder in timm's layout with a page about the run; hf-hub:ORG/NAME also uploads "
+        "it in one commit, into a new private repository or one that exists, with the token of "
+        "`hf auth login` or HF_TOKEN.",
         (
             option("source", "RUN", "a run's folder, an encoder file, timm:NAME, or a classifier"),
-            option("--to", "FORMAT", "safetensors, timm, torchvision or onnx", required=True),
+            option(
+                "--to",
+                "FORMAT",
+                "safetensors, timm, torchvision, onnx, hf-hub or hf-hub:ORG/NAME",
+                required=True,
+            ),
             option("--out", "DIR", "folder to create (default: RUN/export/FORMAT)", type=Path),
             option("--data", "NAME|PATH", "images to compare on (default: those of pretraining)"),
             TRUST,

@@ -8,6 +8,7 @@ import ctypes
 import math
 import os
 import platform
+import subprocess
 import sys
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -246,6 +247,22 @@ def versions() -> dict[str, str]:
         **{name: version(name) for name in ("torch", "timm")},
         "system": system,
     }
+
+
+def package_commit() -> str | None:
+    """Return the commit of the checkout that this package runs from; None if it is installed.
+
+    It ends with -dirty if there are uncommitted changes.
+    """
+    folder = Path(__file__).parents[2]
+    if not (folder / ".git").exists():
+        return None
+    git = ["git", "--no-optional-locks", "describe", "--always", "--dirty"]
+    try:
+        ran = subprocess.run(git, cwd=folder, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):  # no git, or a checkout of somebody else
+        return None
+    return ran.stdout.strip()
 
 
 def device_of(

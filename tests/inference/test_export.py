@@ -637,7 +637,7 @@ def test_a_library_that_is_not_installed_is_named(tmp_path, monkeypatch, to, pac
 def test_an_unknown_format_lists_the_formats():
     with pytest.raises(
         UserError,
-        match="there is no format 'gguf': choose one of safetensors, timm, torchvision, onnx",
+        match="no format 'gguf': choose one of safetensors, timm, torchvision, hf-hub, onnx",
     ):
         export("runs/mine", to="gguf")
 

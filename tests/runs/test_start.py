@@ -142,7 +142,7 @@ def test_a_file_that_names_other_code_or_files_is_not_followed(tmp_path):
         ("nowhere", "there are no weights 'nowhere': give timm, the folder of a run"),
         ("nowhere/weights.pth", "there are no weights 'nowhere/weights.pth'"),
         ("folder", "folder is not a run: it has no config.yaml"),
-        ("local-dir:folder", "cannot be read: Config file not found"),
+        ("local-dir:folder", "local-dir:folder holds no config.json"),
         ("export", "does not name the network of its weights"),
     ],
 )

@@ -136,7 +136,7 @@ def evaluate(
                 value_range=encoder.value_range,
                 root=runtime.root or encoder.root,
             )
-            folder = _results_home(encoder.source)
+            folder = results_home(encoder.source)
             # A folder that cannot be written is reported before hours of work.
             with disk_errors(f"writing results into {folder}"):
                 make_folder(folder / RESULTS_FOLDER)
@@ -179,7 +179,7 @@ def stored(
             raise UserError(f"there is no run or encoder {path}")
         results = [
             result
-            for result in read_all(_results_home(path))
+            for result in read_all(results_home(path))
             if result.protocol["name"] in names
             and result.subject in subjects
             and (data is None or result.protocol["data"] == dataset_label(data))
@@ -207,7 +207,7 @@ def _choose_data(data: Given | None, encoder: Pretrained, source: str | Path) ->
     return str(chosen)
 
 
-def _results_home(source: Path) -> Path:
+def results_home(source: Path) -> Path:
     """Return the folder for results: the run, the export, or a folder beside any other file."""
     if source.is_dir():
         return source

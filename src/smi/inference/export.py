@@ -21,11 +21,14 @@ from smi import __version__
 from smi.device import Runtime
 from smi.errors import UserError
 from smi.files import disk_errors, expand, sync, write_json, write_text
+from smi.inference.card import write_description
 from smi.inference.classifier import is_classifier, load_classifier
-from smi.inference.export_folder import PREPROCESSING, TIMM_CONFIG, default_folder, whole_folder
+from smi.inference.export_folder import PREPROCESSING, default_folder, whole_folder
 from smi.inference.export_network import FORMATS, SCRIPT, Network
+from smi.inference.hub import check_repository, upload
 from smi.inference.load_script import load_script
 from smi.inference.verify_export import compare_features, reason_of, verification_images
+from smi.nn.weights import EXPORT_KEY, HUB_CONFIG, HUB_SCHEME
 from smi.runs.checkpoint import save, save_encoder
 from smi.runs.encoder import Pretrained, load
 from smi.terminal import printable, quietly, say, suggest
@@ -47,20 +50,29 @@ def export(
 
     folder = export("runs/mine", to="onnx")
 
-    to: safetensors, timm, torchvision or onnx; a classifier can only be written as ONNX. out: None
-    is export/FORMAT in the folder of a run or classifier, export-FORMAT beside a file, or
+    to: safetensors, timm, torchvision, onnx, hf-hub, or hf-hub:ORG/NAME, which also uploads the
+    folder to Hugging Face's hub. A classifier can only be written as ONNX. out: None is
+    export/FORMAT in the folder of a run or classifier, export-FORMAT beside a file, or
     NAME-export/FORMAT for an encoder of timm. data: images for the comparison; None takes the
     dataset of the pretraining, or two photographs if it is not available. Only `root` of the
     runtime is used.
     """
     _check_format(to)
+    to, uploads, repository = to.partition(":")
     encoder, network, classes = _load(source, to)
+    license = check_repository(repository) if uploads else None
     folder = expand(out) if out is not None else default_folder(encoder.source, to)
+    place = f"{HUB_SCHEME}{repository}" if uploads else str(folder)
     with quietly(quiet):
         with whole_folder(folder) as partial:
             images, dataset = verification_images(encoder, data, runtime.root)
             with disk_errors(f"writing {folder}"):
                 _write(partial, encoder, network, to, classes)
+                if to == "hf-hub":
+                    shown = place if uploads else folder.name
+                    write_description(partial, encoder, network, place=shown, license=license)
+                for written in partial.iterdir():
+                    sync(written)
             difference = compare_features(partial, encoder, images, to, _output(classes))
         say(_describe_files(folder, FORMATS[to].file))
         outputs = (
@@ -69,10 +81,19 @@ def export(
             else (f"{encoder.dim:,} features of")
         )
         say(f"{outputs} {_describe_input(encoder)}")
-        for line in network.how_to_load(folder, to, encoder.image_size, _output(classes)):
+        if uploads:
+            commit, private = upload(folder, repository, f"Upload {network.label}")
+            place += f"@{commit}"  # of this upload, also when the repository has a newer one
+        if to == "hf-hub":
+            lines = network.how_to_load_from_hub(place, encoder.image_size)
+        else:
+            lines = network.how_to_load(folder, to, encoder.image_size, _output(classes))
+        for line in lines:
             say(line)
         shown = f"{difference:.1e}" if difference else "0"
         say(f"largest difference {shown} on {len(images)} images of {dataset}")
+        if uploads:
+            say(f"uploaded to {HUB_SCHEME}{repository}: {_describe_access(private)}")
     return folder
 
 
@@ -97,11 +118,17 @@ def _output(classes: tuple[str, ...]) -> str:
     return "probabilities" if classes else "features"
 
 
+def _describe_access(private: bool) -> str:
+    """Say who can load an uploaded encoder."""
+    return "private, until you change it on its page" if private else "public"
+
+
 def _check_format(to: str) -> None:
     """Raise a UserError if the format is unknown or its packages are missing."""
-    if to not in FORMATS:
+    name = "hf-hub" if to.startswith(HUB_SCHEME) else to
+    if name not in FORMATS:
         raise UserError(f"there is no format {to!r}: {suggest(to, FORMATS)}")
-    form = FORMATS[to]
+    form = FORMATS[name]
     if missing := [name for name in form.imports if importlib.util.find_spec(name) is None]:
         raise UserError(
             f"{to} needs {missing[0]}, which is not installed: pip install {form.install}"
@@ -145,17 +172,19 @@ def _write(
         )
     else:
         save_encoder(path, weights, _header(encoder, network))
+    if to == "hf-hub":
+        exported = {"version": __version__, "encoder": network.settings, "digest": encoder.digest()}
+        config = _timm_config(encoder, network) | {EXPORT_KEY: exported}
+        write_json(folder / HUB_CONFIG, config)
     # With a changed stem, timm would build a network that these weights do not fit.
-    if to == "timm" and network.stem == "standard":
-        write_json(folder / TIMM_CONFIG, _timm_config(encoder, network))
+    if to == "timm" and not network.outside_timm:
+        write_json(folder / HUB_CONFIG, _timm_config(encoder, network))
     about = _preprocessing(encoder, network, to)
     if classes:
         about["num_classes"] = about.pop("num_features")
         about["classes"] = list(classes)
     write_json(folder / PREPROCESSING, about)
     write_text(folder / SCRIPT, load_script(network, encoder.dim, to, _output(classes)))
-    for written in folder.iterdir():
-        sync(written)
 
 
 def _write_onnx(path: Path, encoder: Pretrained, output: str) -> None:
@@ -235,12 +264,16 @@ def _value_range(encoder: Pretrained) -> dict[str, Any]:
 
 
 def _timm_config(encoder: Pretrained, network: Network) -> dict[str, Any]:
-    """Return config.json as timm writes it for the Hugging Face Hub."""
+    """Return config.json as timm writes it for the Hugging Face Hub.
+
+    A network that timm cannot build has a name by which timm's error says so.
+    """
+    only_ours = f"{network.label} of smi: {network.outside_timm}"
     return {
-        "architecture": network.name,
+        "architecture": only_ours if network.outside_timm else network.name,
         "num_classes": 0,
         "num_features": encoder.dim,
-        "model_args": network.arguments,
+        "model_args": {} if network.outside_timm else network.arguments,
         "pretrained_cfg": {
             "input_size": [3, encoder.image_size, encoder.image_size],
             "interpolation": "bilinear",

@@ -10,13 +10,17 @@ from smi.errors import UserError
 from smi.evaluation.results import RESULTS_FOLDER
 from smi.files import disk_errors, exchange, make_folder, sync, sync_below, temporary_folder
 from smi.inference.export_network import FORMATS, SCRIPT
+from smi.nn.weights import HUB_CONFIG
 
 PREPROCESSING = "preprocessing.json"
-TIMM_CONFIG = "config.json"
+CARD, RESULTS, RECIPE = "README.md", "evaluation.json", "recipe.yaml"  # beside those of the hub
 EXPORTED_FILES = {
     PREPROCESSING,
     SCRIPT,
-    TIMM_CONFIG,
+    HUB_CONFIG,
+    CARD,
+    RESULTS,
+    RECIPE,
     "model.onnx.data",
     "__pycache__",
     *(form.file for form in FORMATS.values()),

@@ -9,7 +9,7 @@ from typing import Any
 
 from smi.errors import UserError
 from smi.nn.encoders import SMALL_RESNET, STEM_SHAPES, Stem, is_import_path, stem_of, timm_terms
-from smi.nn.weights import LOCAL_SCHEME
+from smi.nn.weights import HUB_SCHEME, LOCAL_SCHEME
 from smi.runs.encoder import Pretrained
 
 SCRIPT = "load.py"
@@ -29,6 +29,7 @@ FORMATS = {
     "safetensors": Format("encoder.safetensors", ("safetensors",), "safetensors"),
     "timm": Format("model.safetensors", ("timm",), "timm"),
     "torchvision": Format("model.pth", ("torchvision",), "torchvision"),
+    "hf-hub": Format("model.safetensors", ("timm",), "timm"),
     "onnx": Format("model.onnx", ("onnx", "onnxscript", "onnxruntime"), "'smi-ssl[onnx]'"),
 }
 
@@ -69,6 +70,13 @@ class Network:
     def own(self) -> bool:
         """Return whether the network is a user's own class."""
         return is_import_path(self.name)
+
+    @property
+    def outside_timm(self) -> str:
+        """Say why timm cannot build the network by its name; empty if it can."""
+        if self.own:
+            return f"timm has no {self.name}"
+        return "" if self.stem == "standard" else f"timm has no {self.stem} stem"
 
     @property
     def module(self) -> str:
@@ -148,16 +156,28 @@ class Network:
                 "model.eval()",
                 f'transform = {script}["preprocess"]  # a PIL image to [1, 3, {size}, {size}]',
             ]
-        source = literal(f"{LOCAL_SCHEME}{folder}")
-        config = "timm.data.resolve_model_data_config(model)"
-        return [
-            f"model = timm.create_model({source}, pretrained=True).eval()",
-            f"transform = timm.data.create_transform(**{config})  # an RGB image to "
-            f"[3, {size}, {size}]",
-        ]
+        return timm_lines(f"{LOCAL_SCHEME}{folder}", size)
+
+    def how_to_load_from_hub(self, place: str, size: int) -> list[str]:
+        """Return Python code that loads the export from the hub, or from its folder."""
+        encoder = f"encoder = smi.load({literal(place)})  # has encoder.transform"
+        if self.outside_timm:
+            return [f"{encoder}; {self.outside_timm}, but load.py works without smi"]
+        source = place if place.startswith(HUB_SCHEME) else f"{LOCAL_SCHEME}{place}"
+        return [encoder, *timm_lines(source, size)]
 
     def _keywords(self) -> list[str]:
         return [f"{name}={literal(value)}" for name, value in self.arguments.items()]
+
+
+def timm_lines(source: str, size: int) -> list[str]:
+    """Return Python code by which timm loads an export and prepares its input."""
+    config = "timm.data.resolve_model_data_config(model)"
+    return [
+        f"model = timm.create_model({literal(source)}, pretrained=True).eval()",
+        f"transform = timm.data.create_transform(**{config})  # an RGB image to "
+        f"[3, {size}, {size}]",
+    ]
 
 
 def literal(value: Any) -> str:

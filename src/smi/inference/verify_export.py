@@ -18,7 +18,7 @@ NUM_IMAGES = 16
 MAX_REASON_LENGTH = 200  # characters of another library's error message
 
 
-def reason_of(error: Exception) -> str:
+def reason_of(error: BaseException) -> str:
     """Return the message of another library's error on one line."""
     return " ".join(str(error).split())[:MAX_REASON_LENGTH]
 

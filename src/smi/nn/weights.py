@@ -14,7 +14,7 @@ import socket
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from smi.errors import UserError
-from smi.files import expand
+from smi.files import check_fields, damaged, expand, read_json
 from smi.imports import refused
 from smi.nn.encoders import (
     SMALL_RESNET,
@@ -33,15 +33,21 @@ from smi.nn.encoders import (
     no_tag,
     require_harmless,
     require_timm_name,
+    require_trusted_network,
     timm_terms,
 )
 
 Triple = tuple[float, float, float]
 
+HUB_SCHEME = "hf-hub:"
 LOCAL_SCHEME = "local-dir:"
-SCHEMES = ("hf-hub:", LOCAL_SCHEME)  # of timm, for models outside its list
+SCHEMES = (HUB_SCHEME, LOCAL_SCHEME)  # of timm, for models outside its list
 PICKLED = (".pth", ".pt", ".bin", ".tar", ".ckpt")
 HUB_FILES = ("model.safetensors", "pytorch_model.bin")
+HUB_CONFIG = "config.json"
+# The section of config.json that `smi export` adds to those of timm.
+EXPORT_KEY = "smi"
+EXPORT_KINDS = {"encoder": {"name": str}, "digest": str}
 # Arguments in config.json that are not used: an encoder has no classifier, the file does not choose
 # another network, and other files are not read.
 HUB_IGNORED = (
@@ -102,29 +108,42 @@ def hub_network(name: str) -> tuple[dict[str, Any], Input]:
 
     config.json is read from the hub's cache or downloaded.
     """
-    from timm.models._hub import load_model_config_from_hf, load_model_config_from_path
+    from timm.models._hub import load_model_config_from_path
 
-    scheme, place = _scheme(name)
-    cached = scheme == LOCAL_SCHEME or _in_cache(place, "config.json")
-    if not cached:
-        _require_network(name, place)
+    exported = hub_export(name)
+    folder = hub_file(name, HUB_CONFIG).parent  # timm reads one of the cache as any other
     try:
-        if scheme == "hf-hub:":
-            with _cache_only(cached):
-                config, network, arguments = load_model_config_from_hf(place)
-        else:
-            config, network, arguments = load_model_config_from_path(expand(place))
+        config, network, arguments = load_model_config_from_path(folder)
         mean, std = _triple(config["mean"]), _triple(config["std"])
         expected = Input(mean, std, config["input_size"][-1])
         kept = {key: value for key, value in (arguments or {}).items() if key not in HUB_IGNORED}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"config.json of {name} does not describe a timm model: {error}") from error
-    except Exception as error:  # the hub's client raises errors of several libraries
-        raise _not_there(name, place, error) from error
+    if exported is not None:
+        require_trusted_network(exported["encoder"], name)
+        return dict(exported["encoder"]), expected
     require_timm_name(str(network))
     if is_import_path(str(network)):
         raise UserError(f"config.json of {name} names {network}, which would run code of the file")
     return {**kept, "name": str(network)}, expected
+
+
+def hub_export(name: str) -> dict[str, Any] | None:
+    """Return what config.json says of an encoder that `smi export` wrote; None of any other model.
+
+    It has the arguments of `create_encoder`, with those that timm does not know, and a digest.
+    """
+    path = hub_file(name, HUB_CONFIG)
+    try:
+        exported = read_json(path).get(EXPORT_KEY)
+    except UserError as error:
+        raise UserError(f"config.json of {name} does not describe a timm model: {error}") from error
+    if exported is None:
+        return None
+    if not isinstance(exported, dict):
+        raise damaged(path, f"{EXPORT_KEY} is not a section")
+    check_fields(exported, EXPORT_KINDS, path, f"{EXPORT_KEY}.")
+    return exported
 
 
 def timm_weights(settings: Mapping[str, Any], image_size: int) -> dict[str, Tensor]:
@@ -146,9 +165,9 @@ def timm_weights(settings: Mapping[str, Any], image_size: int) -> dict[str, Tens
         hint = f"it has {tags}" if tags else "start from a file or a run, or train from scratch"
         raise UserError(f"timm has no weights for {name}: {hint}")
     cached = is_cached(name)
-    if not cached and config.hf_hub_id is not None:
-        _require_network(name, config.hf_hub_id)
     try:
+        if not cached and config.hf_hub_id is not None:
+            require_network()
         # Without its classifier, timm would leave tensors that the weights lack at random.
         with _cache_only(cached):
             network: Any = timm.create_model(timm_name, pretrained=True, **arguments)
@@ -163,29 +182,34 @@ def timm_weights(settings: Mapping[str, Any], image_size: int) -> dict[str, Tens
 
 def hub_weights(name: str) -> dict[str, Tensor]:
     """Return the tensors of a model that is named hf-hub:… or local-dir:…."""
-    scheme, place = _scheme(name)
-    if scheme == LOCAL_SCHEME:
-        files = [path for file in HUB_FILES if (path := expand(place) / file).is_file()]
-        if not files:
-            raise UserError(f"{place} holds none of {', '.join(HUB_FILES)}")
-        return read_tensors(files[0])
+    return read_tensors(hub_file(name, *HUB_FILES))
+
+
+def hub_file(name: str, *files: str) -> Path:
+    """Return the first of some files that a model named hf-hub:… or local-dir:… has.
+
+    Those of the hub are read from its cache or downloaded.
+    """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
+    scheme, place = _scheme(name)
+    if scheme == LOCAL_SCHEME:
+        paths = [path for file in files if (path := expand(place) / file).is_file()]
+        if not paths:
+            raise UserError(f"{name} holds no {' or '.join(files)}")
+        return paths[0]
     repository, _, revision = place.partition("@")
-    for file in HUB_FILES:
-        try:
-            with _cache_only(_in_cache(place, file)):
-                path = Path(hf_hub_download(repository, file, revision=revision or None))
-            return read_tensors(path)
-        except EntryNotFoundError as error:
-            if file == HUB_FILES[-1]:
-                raise _not_there(name, place, error) from error
-        except UserError:
-            raise
-        except Exception as error:  # the hub's client raises errors of several libraries
-            raise _not_there(name, place, error) from error
-    raise AssertionError("unreachable")
+    cached = [file for file in files if _in_cache(place, file)]
+    try:
+        if not cached:
+            require_network()
+        for file in cached or files:
+            with suppress(EntryNotFoundError), _cache_only(bool(cached)):
+                return Path(hf_hub_download(repository, file, revision=revision or None))
+    except Exception as error:  # the hub's client raises errors of several libraries
+        raise _not_there(name, place, error) from error
+    raise _not_there(name, place, FileNotFoundError(f"it holds no {' or '.join(files)}"))
 
 
 def is_cached(name: str) -> bool:
@@ -222,18 +246,15 @@ def _cache_only(cached: bool) -> Iterator[None]:
         constants.HF_HUB_OFFLINE = before
 
 
-def _require_network(name: str, repository: str) -> None:
-    """Raise a UserError at once if the hub cannot be reached: its client would try for a minute."""
+def require_network() -> None:
+    """Raise an OSError at once if the hub cannot be reached: its client would try for a minute."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE or getproxies():  # a proxy reaches what this machine cannot
         return
     host = urlsplit(constants.ENDPOINT)
     port = host.port or (443 if host.scheme == "https" else 80)
-    try:
-        socket.create_connection((host.hostname or "", port), timeout=CONNECT_SECONDS).close()
-    except OSError as error:
-        raise _not_there(name, repository, error) from error
+    socket.create_connection((host.hostname or "", port), timeout=CONNECT_SECONDS).close()
 
 
 def _scheme(name: str) -> tuple[str, str]:
@@ -243,8 +264,6 @@ def _scheme(name: str) -> tuple[str, str]:
 
 def _not_there(name: str, repository: str, error: Exception) -> UserError:
     """Return the sentence for weights that are not on this machine and cannot be downloaded."""
-    if name.startswith(LOCAL_SCHEME):
-        return UserError(f"{name} cannot be read: {_first_line(error)}")
     from huggingface_hub.constants import HF_HUB_CACHE
 
     repository, _, revision = repository.partition("@")

@@ -40,6 +40,8 @@ from smi.nn.encoders import (
 from smi.nn.weights import (
     SCHEMES,
     digest_of,
+    hub_export,
+    hub_file,
     hub_network,
     hub_weights,
     input_of,
@@ -193,7 +195,8 @@ def load(source: str | Path, *, student: bool = False, trust: bool = False) -> P
 
     encoder = smi.load("runs/mine")                    # the last checkpoint of a run, or its best
     encoder = smi.load("encoder.safetensors")          # written by a run or by `smi export`
-    encoder = smi.load("timm:resnet18.a1_in1k")        # also hf-hub:ORG/NAME and local-dir:PATH
+    encoder = smi.load("hf-hub:ORG/NAME@REVISION")     # of Hugging Face's hub; or local-dir:PATH
+    encoder = smi.load("timm:resnet18.a1_in1k")        # of timm, with the weights of a tag
     encoder = smi.load("timm:resnet18@weights.pth")    # a network of timm, weights of a file
     h = encoder(encoder.transform(["cat.jpg", "dog.jpg"]))
 
@@ -205,7 +208,7 @@ def load(source: str | Path, *, student: bool = False, trust: bool = False) -> P
     if str(source).startswith((TIMM_SCHEME, *SCHEMES)):
         if student:
             raise UserError(f"{source} is one encoder, without a student beside it")
-        return _load_published(str(source))
+        return _load_published(str(source), trust=trust)
     path = expand(source)
     if path.is_dir() and not is_run(path):  # a folder of `smi export`
         exported = (path / name for name in WEIGHTS)
@@ -350,8 +353,10 @@ def _of_run(run: Run, encoder: Encoder, step: int, more: Mapping[str, Any]) -> P
     )
 
 
-def _load_published(source: str) -> Pretrained:
-    """Load an encoder of timm or its hub, or a network of timm with the weights of a file."""
+def _load_published(source: str, *, trust: bool) -> Pretrained:
+    """Load an encoder of timm or of the hub, or a network of timm with the weights of a file."""
+    if source.startswith(SCHEMES) and (exported := hub_export(source)) is not None:
+        return _load_exported(source, exported["digest"], trust=trust)
     if source.startswith(TIMM_SCHEME):
         name, _, file = source.removeprefix(TIMM_SCHEME).partition("@")
         settings: dict[str, Any] = {"name": name}
@@ -383,6 +388,14 @@ def _load_published(source: str) -> Pretrained:
     )
 
 
+def _load_exported(source: str, digest: str, *, trust: bool) -> Pretrained:
+    """Load an encoder that `smi export` put on the hub or into a folder."""
+    encoder = build_encoder(*read_weights(hub_file(source, WEIGHTS[-1])), source, trust=trust)
+    if encoder.digest() != digest:
+        raise damaged(source, f"config.json describes {digest}, and its weights {encoder.digest()}")
+    return encoder
+
+
 def source_path(source: str | Path) -> Path:
     """Return the path of an encoder; for one of timm, a name that no file has."""
     if not str(source).startswith((TIMM_SCHEME, *SCHEMES)):
@@ -396,7 +409,11 @@ def _load_file(path: Path, *, trust: bool = False) -> Pretrained:
 
 
 def build_encoder(
-    weights: Mapping[str, Tensor], about: Mapping[str, Any], path: Path, *, trust: bool = False
+    weights: Mapping[str, Tensor],
+    about: Mapping[str, Any],
+    path: str | Path,
+    *,
+    trust: bool = False,
 ) -> Pretrained:
     """Build the encoder that the header of a file describes, with weights that must fit it."""
     settings = about["encoder"]
@@ -414,12 +431,12 @@ def build_encoder(
         encoder,
         settings=settings,
         **check_preprocessing(about, path),
-        source=path,
+        source=source_path(path),
         about=about.get("about"),
     )
 
 
-def check_preprocessing(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def check_preprocessing(values: Mapping[str, Any], path: object) -> dict[str, Any]:
     """Return the arguments of `Pretrained` that prepare images, or raise a UserError."""
     triples = {name: values[name] for name in ("mean", "std")}
     for name, triple in triples.items():

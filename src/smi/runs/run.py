@@ -114,6 +114,7 @@ class Facts:
     requested_seconds: float | None = None  # epochs and images of config.yaml fit into these
     value_range: list[float] | None = None  # what became 0 and 255 of more than 8 bits
     world_sizes: list[list[int]] | None = None  # [steps done, processes] at the start and changes
+    commit: str | None = None  # of this package, if it runs from a checkout
 
     @property
     def epochs(self) -> float | None:

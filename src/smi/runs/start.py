@@ -17,6 +17,7 @@ from smi.nn.weights import (
     LOCAL_SCHEME,
     SCHEMES,
     Input,
+    hub_export,
     hub_network,
     hub_weights,
     input_of,
@@ -61,6 +62,8 @@ def find_start(source: str, encoder: Mapping[str, Any]) -> Start:
         return Start(TIMM, settings, input_of(settings), lambda size: timm_weights(settings, size))
     if source.startswith(SCHEMES):
         settings, expected = hub_network(source)
+        if hub_export(source) is not None:  # by smi, so its digest is checked
+            return Start(source, settings, expected, lambda size: load(source).network.state_dict())
         return Start(source, settings, expected, lambda size: hub_weights(source))
     path = expand(source)
     if path.is_dir() or (path.is_file() and has_header(path)):

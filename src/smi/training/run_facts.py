@@ -8,7 +8,7 @@ from typing import Any
 from smi import __version__
 from smi.config.schema import Config
 from smi.data import DATASET_NAMES
-from smi.device import describe_device, versions
+from smi.device import describe_device, package_commit, versions
 from smi.distributed import world_size
 from smi.files import expand
 from smi.health import Context
@@ -50,6 +50,7 @@ def collect_facts(job: Job, *, earlier: Facts, root: str | Path | None, start: i
         policy=policy.name,
         device=describe_device(job.device),
         versions=versions(),
+        commit=package_commit(),
     )
 
 
