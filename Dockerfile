@@ -10,7 +10,7 @@ FROM python:3.12-slim
 # cpu, or a version of CUDA as PyTorch names its wheels. They bring CUDA; the host has the driver.
 ARG TORCH=cpu
 
-# The kernel for views is compiled when it is first used.
+# The kernel for views is compiled while smi is installed.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ \
     && rm -rf /var/lib/apt/lists/*
@@ -18,7 +18,7 @@ RUN apt-get update \
 RUN pip install --no-cache-dir --index-url https://download.pytorch.org/whl/${TORCH} torch
 
 WORKDIR /opt/smi
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY src src
 RUN pip install --no-cache-dir .
 

@@ -313,10 +313,11 @@ def broken_compiler(trials: Trials) -> str:
 
 def _with_compiler(trials: Trials, compiler: str) -> str:
     def use() -> None:
-        import smi.views.compiled as compiled
+        from smi.views import compiled
+        from smi.views import compiler as used
 
         compiled.find_kernel.cache_clear()
-        compiled.COMPILER_TIMEOUT_SECONDS = 1
+        used.TIMEOUT_SECONDS = compiled.TIMEOUT_SECONDS = 1
         os.environ["CXX"] = compiler
 
     ended = trials.run(before=use)

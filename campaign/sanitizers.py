@@ -48,7 +48,7 @@ def library(name: str) -> str:
 
 def build(folder: Path) -> Path:
     """Compile the kernel with the sanitizers, and with the flags for numbers that it has."""
-    from smi.views.compiled import MATH_FLAGS, SOURCE
+    from smi.views.compiler import MATH_FLAGS, SOURCE
 
     target = folder / "views.so"
     flags = ("-std=c++17", "-shared", "-fPIC", "-pthread", *MATH_FLAGS, *FLAGS)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from smi.data import Batches, Pictures, load
-from smi.views import RECIPES, Policy, View, Views, compiled, policy
+from smi.views import RECIPES, Policy, View, Views, compiled, compiler, policy
 from support.cases import pictures
 
 
@@ -99,8 +99,13 @@ def test_images_must_be_a_uint8_batch(images):
 
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Start without a kernel, in this process and in the cache."""
+    """Start without a kernel: in this process, in the cache and in the package."""
     monkeypatch.setenv("SMI_CACHE", str(tmp_path / "cache"))
+    package = tmp_path / "package"
+    package.mkdir()
+    shutil.copy(compiler.SOURCE, package)
+    monkeypatch.setattr(compiler, "SOURCE", package / "kernel.cpp")
+    monkeypatch.setattr(compiled, "SOURCE", package / "kernel.cpp")
     compiled.find_kernel.cache_clear()
     yield monkeypatch
     compiled.find_kernel.cache_clear()
@@ -138,17 +143,17 @@ def test_compiled_once_and_found_again(fresh, tmp_path):
     def never(*_):
         raise AssertionError("compiled again")
 
-    fresh.setattr(compiled, "_compile", never)
+    fresh.setattr(compiled, "compile_kernel", never)
     assert Views(policy("cifar10")).backend == "compiled"
     assert list(library.parent.iterdir()) == [library]
 
 
 def test_a_damaged_kernel_is_compiled_again(fresh):
-    compiler = shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
     fresh.delenv("CXX", raising=False)
-    library = compiled._build(compiler)  # it is not loaded yet
+    found = compiler.find_compiler()
+    if found is None:
+        pytest.skip("no C++ compiler")
+    library = compiled._build(found)  # it is not loaded yet
     content = library.read_bytes()
     library.write_bytes(content[:100])
     assert compiled.find_kernel() is not None
@@ -159,15 +164,47 @@ def test_a_cache_that_cannot_be_written(fresh, tmp_path):
     (tmp_path / "file").touch()
     fresh.setenv("SMI_CACHE", str(tmp_path / "file"))
     fresh.setattr(compiled.tempfile, "tempdir", str(tmp_path))
-    try:
-        has_compiler = (
-            subprocess.run(["c++", "--version"], capture_output=True, check=False).returncode == 0
-        )
-    except FileNotFoundError:
-        has_compiler = False
+    has_compiler = compiler.find_compiler() is not None
     assert (Views(policy("cifar10")).backend == "compiled") == has_compiler
 
 
 def test_compiled_false_needs_no_compiler(fresh):
     fresh.setattr(compiled, "_build", None)
     assert Views(policy("cifar10"), compiled=False).backend == "torch"
+
+
+@pytest.mark.parametrize(
+    ("capability", "processor"),
+    [("DEFAULT", "any"), ("NO AVX", "any"), ("AVX2", "avx2"), ("AVX512", "avx2")],
+)
+def test_the_kernel_of_a_wheel_suits_the_processor(fresh, tmp_path, capability, processor):
+    fresh.setenv("CXX", "no-such-compiler")
+    fresh.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    library = tmp_path / "package" / compiler.library_name(processor)
+    tiny_kernel(library)
+    assert compiled.wheel_library() == library
+    assert Views(policy("cifar10")).backend == "compiled"
+
+
+def test_the_kernel_of_another_source_is_not_used(fresh, tmp_path):
+    fresh.setenv("CXX", "no-such-compiler")
+    tiny_kernel(compiled.wheel_library())
+    with (tmp_path / "package" / "kernel.cpp").open("a") as source:
+        source.write("// edited")
+    assert Views(policy("cifar10")).backend == "torch"
+
+
+def test_a_damaged_kernel_of_a_wheel_is_not_used(fresh):
+    fresh.setenv("CXX", "no-such-compiler")
+    compiled.wheel_library().write_bytes(b"damaged")
+    assert Views(policy("cifar10")).backend == "torch"
+
+
+def tiny_kernel(library: Path) -> None:
+    """Write a library that can be loaded; the real one takes seconds to compile."""
+    found = shutil.which("c++")
+    if found is None:
+        pytest.skip("no C++ compiler")
+    function = 'extern "C" int smi_make_views() { return 0; }'
+    command = [found, "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
+    subprocess.run(command, input=function, text=True, check=True)

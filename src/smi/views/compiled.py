@@ -1,9 +1,9 @@
 """Make views of CPU tensors with a C++ kernel, many times faster than PyTorch operations.
 
-The kernel is compiled on first use, which takes some seconds, and kept in smi's cache folder under
-a hash of source, compiler and processor. If there is no compiler, or it fails, there is no kernel.
-Compiling never happens in the background: the first caller waits, so that all batches of a run are
-made by the same backend.
+A wheel may hold the compiled kernel. Otherwise it is compiled on first use, which takes some
+seconds, and kept in smi's cache folder under a hash of source, compiler and processor. If there is
+no compiler, or it fails, there is no kernel. Compiling never happens in the background: the first
+caller waits, so that all batches of a run are made by the same backend.
 """
 
 import contextlib
@@ -13,7 +13,6 @@ import hashlib
 import math
 import os
 import platform
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -24,25 +23,21 @@ from torch import Tensor
 from smi.data.pictures import Pictures
 from smi.files import cache_home, sync, temporary_folder
 from smi.terminal import announce
+from smi.views.compiler import (
+    COMPILER_FLAGS,
+    SOURCE,
+    TIMEOUT_SECONDS,
+    compile_kernel,
+    find_compiler,
+    library_name,
+)
 from smi.views.draws import Parameters, shapes_of
 from smi.views.policies import Triple
 
-SOURCE = Path(__file__).with_name("kernel.cpp")
-COMPILER_TIMEOUT_SECONDS = 30  # about 2 are usual, and a run should not wait long for its start
-# The parts of -ffast-math that do not change the rounding of the whole process.
-MATH_FLAGS = (
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-fno-signed-zeros",
-    "-fassociative-math",
-    "-ffinite-math-only",
-)
-COMPILER_FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-pthread", *MATH_FLAGS)
+NATIVE_FLAGS = ("-march=native", "-mcpu=native", "")  # the first that the compiler accepts is used
 MAX_SIDE = 2**20  # pixels of an image; float32 counts up to 2**24 without gaps
 MAX_FACTOR = 1000.0
 MIN_SIGMA, MAX_SIGMA = 1e-6, 1e6  # pixels of a blur; their squares are finite and not 0
-NATIVE_FLAGS = ("-march=native", "-mcpu=native", "")  # the first that the compiler accepts is used
-
 
 _POINTERS = (
     "pixels",
@@ -230,12 +225,13 @@ def check_parameters(p: Parameters, shapes: Tensor) -> None:
 
 @functools.cache
 def find_kernel() -> Kernel | None:
-    """Load the kernel from the cache or compile it; warn and return None if that fails."""
+    """Load the kernel of the wheel or of the cache, or compile it; if that fails, warn."""
+    with contextlib.suppress(OSError, AttributeError):  # there is none, or it is damaged
+        return Kernel(wheel_library())
     fallback = "views are made by PyTorch operations, which are slower on a CPU"
-    requested = os.environ.get("CXX")
-    names = [requested] if requested else ["c++", "g++", "clang++"]
-    compiler = next((path for name in names if (path := shutil.which(name))), None)
+    compiler = find_compiler()
     if compiler is None:
+        requested = os.environ.get("CXX")
         reason = f" (CXX={requested} is not a program)" if requested else ""
         announce(f"no C++ compiler found{reason}: {fallback}")
         return None
@@ -244,6 +240,12 @@ def find_kernel() -> Kernel | None:
     except (OSError, subprocess.SubprocessError) as error:
         announce(f"compiling the kernel for views failed ({_reason(error)}): {fallback}")
         return None
+
+
+def wheel_library() -> Path:
+    """Return the path that the kernel for this processor and this source has in a wheel."""
+    has_avx2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    return SOURCE.with_name(library_name("avx2" if has_avx2 else "any"))
 
 
 def _reason(error: Exception) -> str:
@@ -276,30 +278,16 @@ def _build(compiler: str) -> Path:
             scratch = Path(tempfile.mkdtemp())
             library = scratch / library.name
         partial = scratch / "partial.so"
-        _compile(compiler, partial)
+        _compile_native(compiler, partial)
         sync(partial)
         partial.replace(library)  # atomic: other processes see the complete library or none
     return library
 
 
-def _compile(compiler: str, target: Path) -> None:
+def _compile_native(compiler: str, target: Path) -> None:
     for native in NATIVE_FLAGS:
-        command = [
-            compiler,
-            *COMPILER_FLAGS,
-            *([native] if native else []),
-            str(SOURCE),
-            "-o",
-            str(target),
-        ]
         try:
-            subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                timeout=COMPILER_TIMEOUT_SECONDS,
-                check=True,
-            )
+            compile_kernel(compiler, target, *native.split())
             return
         except subprocess.CalledProcessError:
             if not native:
@@ -312,7 +300,7 @@ def _key(compiler: str) -> str:
         [compiler, "--version"],
         capture_output=True,
         text=True,
-        timeout=COMPILER_TIMEOUT_SECONDS,
+        timeout=TIMEOUT_SECONDS,
         check=True,
     ).stdout
     try:
