@@ -141,22 +141,26 @@ class Hostile:
             "        return self.c(x).mean((2, 3))\n"
         )
 
-    def make_original(self) -> None:
-        """Make a run, its results, an export, a comparison and a report."""
+    def make_original(self, *, reported: bool) -> None:
+        """Make a run, its results and an export; also a comparison and a report."""
         with quietly():
             smi.pretrain("digits", out=self.original / "run", overrides=SETTINGS)
             smi.evaluate([self.original / "run"], protocols=["knn"], images=100)
             smi.export(self.original / "run", to="safetensors")
-            arguments = ["compare", "digits", "--methods", "SMI", "SimCLR", "--seeds", "1"]
-            arguments += ["--out", str(self.original / "compared"), "--protocol", "knn"]
-            arguments += ["--images", "100"]
-            arguments += [f"{key}={json.dumps(v)}" for key, v in SETTINGS.items() if "." not in key]
-            arguments += [f"--{k}={json.dumps(v)}" for k, v in SETTINGS.items() if "." in k]
-            self.command(*[word.replace('"', "") for word in arguments])
-            smi.report([self.original / "run"], self.original / "report.html")
+            if reported:
+                self._make_reports()
         checkpoint = self.original / "run" / "checkpoints" / "last.pt"
         state = torch.load(checkpoint, weights_only=True)
         torch.save(state, self.original / "state.pt")
+
+    def _make_reports(self) -> None:
+        arguments = ["compare", "digits", "--methods", "SMI", "SimCLR", "--seeds", "1"]
+        arguments += ["--out", str(self.original / "compared"), "--protocol", "knn"]
+        arguments += ["--images", "100"]
+        arguments += [f"{key}={json.dumps(v)}" for key, v in SETTINGS.items() if "." not in key]
+        arguments += [f"--{k}={json.dumps(v)}" for k, v in SETTINGS.items() if "." in k]
+        self.command(*[word.replace('"', "") for word in arguments])
+        smi.report([self.original / "run"], self.original / "report.html")
 
     @staticmethod
     def command(*words: str) -> None:
@@ -1306,6 +1310,7 @@ PARTS = (
     "hostile_names",
     "hostile_arguments",
 )
+READS_ONLY_A_RUN = {"hostile_pickles", "import_paths", "hostile_yaml"}  # no comparison or report
 
 
 def campaign(
@@ -1318,7 +1323,7 @@ def campaign(
     os.environ["SMI_CACHE"] = str(folder / "cache")
     try:
         hostile = Hostile(folder, record, quick=quick, seed=seed, times=times)
-        hostile.make_original()
+        hostile.make_original(reported=not READS_ONLY_A_RUN.issuperset(parts))
         for part in parts:
             hostile.random = random.Random(f"{seed} {part}")
             getattr(hostile, part)()

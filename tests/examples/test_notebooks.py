@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from support.quick import make_quick
+
 ROOT = Path(__file__).parent.parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
@@ -29,6 +31,7 @@ def test_there_are_three():
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_at_a_small_size(path, tmp_path, monkeypatch):
+    make_quick(monkeypatch)
     monkeypatch.setenv("SMI_NOTEBOOK_SIZE", "small")
     monkeypatch.setenv("SMI_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
