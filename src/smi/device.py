@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from smi.errors import UserError
+from smi.terminal import counted
 
 if TYPE_CHECKING:
     import torch
@@ -109,8 +110,8 @@ def describe_device(device: "torch.device | None" = None) -> str:
     device = device or default_device()
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    threads = torch.get_num_threads()
-    return f"{platform.machine()} {device.type}, {threads} threads, torch {torch.__version__}"
+    threads = counted(torch.get_num_threads(), "thread")
+    return f"{platform.machine()} {device.type}, {threads}, torch {torch.__version__}"
 
 
 def upload(tensor: "torch.Tensor", device: "torch.device | str") -> "torch.Tensor":

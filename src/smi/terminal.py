@@ -125,9 +125,15 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def counted(number: float, noun: str) -> str:
+    """Return a number with its noun: "1 image", "1,614 images", "2.5 epochs"."""
+    shown = f"{number:,}" if isinstance(number, int) else f"{number:,g}"
+    return f"{shown} {noun}{'' if number == 1 else 's'}"
+
+
 def epochs_text(number: float) -> str:
     """Return a number of epochs in words: "1 epoch", "2.5 epochs"."""
-    return f"{number:.4g} epoch{'' if number == 1 else 's'}"
+    return counted(float(f"{number:.4g}"), "epoch")
 
 
 def suggest(name: str, options: Iterable[str], prefix: str = "") -> str:

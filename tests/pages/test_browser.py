@@ -142,9 +142,10 @@ def test_on_paper_everything_is_there_and_light(page, report):
     page.goto(report)
     page.wait_for_timeout(100)
     page.emulate_media(media="print")
-    page.wait_for_selector("[data-plot='1'] path.js-line")
+    page.wait_for_selector("[data-plot='0'] path.js-line")
     assert page.evaluate(PANELS) == ["overview", "features", "settings"]
-    assert page.is_visible(".option >> nth=1")
+    assert page.is_visible(".option.chosen >> nth=0")
+    assert page.is_hidden(".option >> nth=1")  # the reader chose the other
     assert page.is_hidden(".tabs")
     assert page.is_hidden("#theme")
     assert (

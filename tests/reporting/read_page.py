@@ -12,7 +12,7 @@ def read_data(page):
 
 def read_titles(page):
     """Return the titles of sections, figures and tables."""
-    titles = re.findall(r"<h3>(.*?)</h3>|<caption>(.*?)</caption>", page)
+    titles = re.findall(r"<h3>(.*?)</h3>|<caption><span>(.*?)</span></caption>", page)
     return [heading or caption for heading, caption in titles]
 
 

@@ -15,7 +15,8 @@ from reporting.read_page import read_data, read_missing, read_titles
 from smi.comparison.comparison import Comparison, Row, TrainedRun
 from smi.device import Runtime
 from smi.figures.sample import Sample
-from smi.reporting.before_after import kept_sentence, kept_texts, rotated_onto
+from smi.reporting.before_after import kept_sentence, kept_texts
+from smi.reporting.places import rotated_onto
 from smi.reporting.portrait import (
     MAX_IMAGES,
     NUM_QUERIES,
@@ -42,7 +43,7 @@ def read_overview(page):
 
 def read_cells(page, title):
     """Return the rows of a table by its title."""
-    table = re.search(rf"<caption>{title}</caption>.*?</table>", page, re.DOTALL)[0]
+    table = re.search(rf"<caption><span>{title}</span></caption>.*?</table>", page, re.DOTALL)[0]
     rows = re.findall(r"<tr><th scope=\"row\">(.*?)</th>(.*?)</tr>", table)
     return {name: re.findall(r"<td[^>]*>(.*?)</td>", cells) for name, cells in rows}
 
@@ -57,7 +58,9 @@ def test_a_report_opens_with_what_training_changed(adapted, tmp_path, monkeypatc
         monkeypatch.setattr(maker, "make", None)  # both portraits are saved
     page = report([adapted], tmp_path / "report.html").read_text()
     overview = read_overview(page)
-    assert read_titles(overview)[:6] == [
+    assert read_titles(overview)[:8] == [
+        "Is it any good?",
+        "Accuracy beside baselines, on held-out images of digits",
         "Before and after",
         "Accuracy on held-out images of digits",
         "Nearest neighbours, before and after",
@@ -89,7 +92,7 @@ def test_a_report_opens_with_what_training_changed(adapted, tmp_path, monkeypatc
 
 def test_a_run_from_scratch_has_no_such_part(runs, tmp_path):
     page = report(runs[:1], tmp_path / "report.html").read_text()
-    assert read_titles(read_overview(page))[0] == "Health"
+    assert read_titles(read_overview(page))[0] == "Is it any good?"
     assert "efore and after" not in page.split("</style>")[1].split('<script type="app')[0]
 
 
@@ -132,7 +135,7 @@ def test_seeds_of_a_comparison_share_a_start(adapted, tmp_path):
     )
     Comparison((Row("SMI", None, "SMI", runs),), (0, 1), None, {}).write(tmp_path)
     overview = read_overview(report([tmp_path], tmp_path / "report.html").read_text())
-    assert read_titles(overview)[0] == "Before and after"
+    assert "Before and after" in read_titles(overview)
     assert "none over 2 seeds: both differences are shown" in overview
     assert "one run:" not in overview
     assert re.findall(r"<p>(SMI, seed \d)\. Kept", overview) == ["SMI, seed 0", "SMI, seed 1"]

@@ -63,8 +63,10 @@ def test_a_report_of_two_runs_has_every_part(runs, tmp_path, capsys):
     assert "smi pretrain config.yaml --out runs/again" in page
     assert "redundancy_weight:" in page  # the complete configuration
     assert "--protocol linear`" not in page  # commands are code
-    (missing,) = read_missing(page.split("</noscript>")[1])
-    assert "has no linear results yet" in missing  # the one figure with a slow evaluation
+    baselines, linear = read_missing(page.split("</noscript>")[1])
+    command = f"smi evaluate {runs[0]} {runs[1]} --floors"
+    assert baselines == f"Not measured: raw pixels and the untrained encoder. To add: {command}"
+    assert "has no linear results yet" in linear  # the one figure with a slow evaluation
 
 
 def test_a_quiet_report_prints_nothing(runs, tmp_path, capfd):
@@ -74,7 +76,7 @@ def test_a_quiet_report_prints_nothing(runs, tmp_path, capfd):
 
 def test_a_comparison_begins_with_its_tables_and_shows_one_seed_of_each_row(compared):
     page = (compared / "report.html").read_text()
-    captions = re.findall(r"<caption>(.*?)</caption>", page)
+    captions = re.findall(r"<caption><span>(.*?)</span></caption>", page)
     assert captions[:2] == [
         "Both seeds",
         "Differences to SMI in percentage points, paired by seed",

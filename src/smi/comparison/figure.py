@@ -5,7 +5,7 @@ Runs that start from weights that exist also have panels of their gains over the
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from smi.figures.style import (
     RIGHT,
     SMALL,
     Look,
+    accuracy_range,
     finish,
     frame,
     looks_by_method,
@@ -189,11 +190,16 @@ class ComparisonFigure:
             return
         title, estimate = self._estimates(panel.kind, column)
         percentages = [_percentage(estimate(row, column)) for row in self.comparison.rows]
+        if panel.kind == "score":
+            percentages = [_within_percent(estimate) for estimate in percentages]
         if self.comparison.swept:
             self._draw_curves(panel, percentages, title)
         else:
             self._draw_list(panel, percentages, title)
         start = self.comparison.start_score(column)
+        if panel.kind == "score":
+            ends = [end for estimate in filter(None, percentages) for end in _ends(estimate)]
+            self._limit_scores(panel, [*ends, *([] if start is None else [100 * start])])
         if panel.kind == "score" and start is not None:
             self._draw_reference(panel, 100 * start)
             self._draw_start(panel, 100 * start)
@@ -208,6 +214,12 @@ class ComparisonFigure:
             self.figure.add_hline(y=value, line=REFERENCE_LINE, **panel.place)
         else:
             self.figure.add_vline(x=value, line=REFERENCE_LINE, **panel.place)
+
+    def _limit_scores(self, panel: Panel, ends: Sequence[float]) -> None:
+        """Let the axis of scores show all error bars, and end at 0 and 100 %."""
+        if ends:
+            update = self.figure.update_yaxes if self.comparison.swept else self.figure.update_xaxes
+            update(range=accuracy_range(ends), **panel.place)
 
     def _estimates(
         self, kind: PanelKind, column: Column
@@ -301,7 +313,7 @@ class ComparisonFigure:
                 right += margin
                 points = points * 2
                 x = [positions[0], right]
-                bars |= {"array": [0, points[0][1].half]}
+                bars |= {key: [0, *bars[key]] for key in ("array", "arrayminus")}
             self.figure.add_scatter(
                 x=x,
                 y=[estimate.mean for _, estimate in points],
@@ -436,16 +448,29 @@ def _percentage(estimate: Estimate | None) -> Estimate | None:
     return Estimate(100 * estimate.mean, low, high, estimate.seeds, each)
 
 
+def _within_percent(estimate: Estimate | None) -> Estimate | None:
+    """Cut an interval at 0 and 100: no accuracy is outside."""
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return estimate
+    return replace(estimate, low=max(0.0, estimate.low), high=min(100.0, estimate.high))
+
+
+def _ends(estimate: Estimate) -> tuple[float, float]:
+    """Return both ends of an error bar: the values of two seeds, or the interval."""
+    if len(estimate.values) == 2:
+        return min(estimate.values), max(estimate.values)
+    if estimate.low is None or estimate.high is None:
+        return estimate.mean, estimate.mean
+    return estimate.low, estimate.high
+
+
 def _error_bars(estimates: Sequence[Estimate]) -> dict[str, Any]:
     """Return the error bars of estimates as plotly takes them."""
+    ends = [_ends(estimate) for estimate in estimates]
     return {
         "type": "data",
-        "array": [
-            abs(estimate.values[1] - estimate.values[0]) / 2
-            if len(estimate.values) == 2
-            else estimate.half
-            for estimate in estimates
-        ],
+        "array": [high - e.mean for e, (_, high) in zip(estimates, ends, strict=True)],
+        "arrayminus": [e.mean - low for e, (low, _) in zip(estimates, ends, strict=True)],
         "visible": any(estimate.high is not None for estimate in estimates),
         "thickness": 1.4,
         "width": 4,

@@ -49,7 +49,7 @@ from smi.files import Sources, as_list, disk_errors, expand, finite, make_folder
 from smi.runs.encoder import WEIGHTS, Pretrained, source_path
 from smi.runs.encoder import load as load_encoder
 from smi.tables import Table
-from smi.terminal import quietly
+from smi.terminal import counted, quietly
 
 
 class Row(NamedTuple):
@@ -305,5 +305,4 @@ def _image_notes(case: Case) -> Iterator[str]:
         (store.split, bad.path) for store in (case.data.train, case.data.test) for bad in store.bad
     }
     if num_bad := len(set().union(*from_all_ranks(own))):
-        files = "1 file" if num_bad == 1 else f"{num_bad:,} files"
-        yield f"{files} could not be read; another image replaces each of them"
+        yield f"{counted(num_bad, 'file')} could not be read; another image replaces each of them"

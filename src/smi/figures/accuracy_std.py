@@ -13,7 +13,7 @@ from plotly import graph_objects as go
 from smi.errors import UserError
 from smi.figures.linear_scores import comparable, top1
 from smi.figures.series import last_epoch
-from smi.figures.style import FONT, Look, finish, frame, legend, looks, plain
+from smi.figures.style import FONT, Look, accuracy_range, finish, frame, legend, looks, plain
 from smi.runs.names import (
     first_runs,
     method_name,
@@ -159,10 +159,9 @@ def _label_sides(xs: Sequence[float], ys: Sequence[float]) -> list[str]:
 
 
 def _widen_axes(figure: go.Figure) -> None:
-    """Leave space for the labels beside the outermost points."""
+    """Let the std begin at 0, and leave space for the labels beside the outermost points."""
     xs = [float(x) for trace in figure.data for x in trace.x]
     ys = [float(y) for trace in figure.data for y in trace.y]
-    width = (max(xs) - min(xs)) or max(xs) / 10 or 1
-    height = (max(ys) - min(ys)) or 1
-    figure.update_xaxes(range=[min(xs) - 0.12 * width, max(xs) + 0.12 * width])
-    figure.update_yaxes(range=[min(ys) - 0.12 * height, max(ys) + 0.18 * height])
+    figure.update_xaxes(range=[0, 1.12 * max(xs) or 1])
+    room = 0.15 * (max(ys) - min(ys))
+    figure.update_yaxes(range=accuracy_range([min(ys) - room, max(ys) + room]))

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from plotly import graph_objects as go
 
 from smi.errors import UserError
+from smi.evaluation.results import OFF_THE_SHELF
 from smi.figures.series import Series, add_lines, add_series, series
-from smi.figures.style import finish, frame, from_zero, legend
-from smi.runs.names import named_seed_groups, seed_caption, shared_settings
+from smi.figures.style import INK, accuracy_range, finish, frame, from_zero, legend, plain
+from smi.runs.names import dataset_name, named_seed_groups, seed_caption, shared_settings
 from smi.runs.run import Run
 
 
@@ -75,6 +76,8 @@ def probe(runs: Mapping[str, Run]) -> go.Figure:
     add_lines(figure, groups, accuracy, hover="epoch %{x:.1f}: %{y:.2f} %")
     frame(figure, x="epoch", y="kNN top-1, %")
     from_zero(figure)
+    _add_starts(figure, runs)
+    figure.update_yaxes(range=accuracy_range(y for trace in figure.data for y in trace.y))
     legend(figure)
     last = probes[-1]["probe"]
     images = (
@@ -87,6 +90,31 @@ def probe(runs: Mapping[str, Run]) -> go.Figure:
         f"Accuracy of nearest neighbours{images} during pretraining "
         f"({shared_settings(runs.values())}). Pretraining uses no labels.{seed_caption(groups)}",
     )
+
+
+def _add_starts(figure: go.Figure, runs: Mapping[str, Run]) -> None:
+    """Draw the accuracy before the first step as a dotted line, the mean over runs that share it.
+
+    Runs on other data or with another encoder have a line of their own.
+    """
+    starts: dict[tuple[str, str, str], list[float]] = {}
+    for run in runs.values():
+        start = "untrained" if run.init_source is None else OFF_THE_SHELF
+        key = start, str(run.config["encoder"]["name"]), dataset_name(run)
+        for line in run.probes():
+            if line["step"] == 0 and "knn" in line["probe"]:
+                starts.setdefault(key, []).append(100 * line["probe"]["knn"])
+    end = figure.layout.xaxis.range[1]
+    for key, values in starts.items():
+        mean = sum(values) / len(values)
+        figure.add_scatter(
+            x=[0, end],
+            y=[mean, mean],
+            name=plain(key[0] if len(starts) == 1 else ", ".join(key)),
+            mode="lines",
+            line={"color": INK, "width": 1.4, "dash": "dot"},
+            hovertemplate="%{y:.2f} %",
+        )
 
 
 def effective_rank(runs: Mapping[str, Run]) -> go.Figure:

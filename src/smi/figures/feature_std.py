@@ -9,7 +9,7 @@ from plotly import graph_objects as go
 
 from smi.errors import UserError
 from smi.figures.series import add_series
-from smi.figures.style import finish, frame, from_zero, legend
+from smi.figures.style import finish, frame, from_zero, legend, y_from_zero
 from smi.runs.names import named_seed_groups, seed_caption, shared_settings
 from smi.runs.run import Run
 
@@ -22,6 +22,7 @@ def feature_std(runs: Mapping[str, Run]) -> go.Figure:
         raise UserError("none of these runs has logged feature_std")
     frame(figure, x="epoch", y="feature std")
     from_zero(figure)
+    y_from_zero(figure)
     legend(figure)
     return finish(
         figure,

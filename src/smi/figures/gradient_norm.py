@@ -13,6 +13,7 @@ from smi.figures.series import MAX_LINE_POINTS, Series, add_lines, lines_of
 from smi.figures.style import finish, frame, from_zero, legend
 from smi.runs.names import named_seed_groups, seed_caption, shared_settings
 from smi.runs.run import Run
+from smi.terminal import counted
 
 WINDOW = 50  # steps, as in the paper
 WINDOWS_PER_BLOCK = 10_000  # a million windows of 50 numbers would not fit into small memory
@@ -41,7 +42,7 @@ def gradient_norm(runs: Mapping[str, Run], *, window: int = WINDOW) -> go.Figure
     return finish(
         figure,
         f"Gradient norm during pretraining ({shared_settings(runs.values())}): the mean of the "
-        f"last {window} steps, or of all steps so far.{seed_caption(groups)}",
+        f"last {counted(window, 'step')}, or of all steps so far.{seed_caption(groups)}",
     )
 
 

@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 
 from smi.evaluation.results import Result
 from smi.figures.linear_scores import comparable
-from smi.figures.style import TOP_LEGEND, Look, finish, frame, legend, looks, plain
+from smi.figures.style import TOP_LEGEND, Look, accuracy_range, finish, frame, legend, looks, plain
 from smi.pages.palette import INK
 from smi.runs.names import first_runs, named_seed_groups_by_dataset, seed_caption
 from smi.runs.run import Run
@@ -45,6 +45,8 @@ def linear_curves(sets: Mapping[str, Mapping[str, Run]], *, data: str | None = N
             _add_curves(figure, name, seed_results, look[name], panel, name not in in_legend)
             in_legend.add(name)
         frame(figure, x="epoch of the linear classifier", y="top-1, %", row=panel, col=1)
+        values = [y for t in figure.select_traces(row=panel, col=1) for y in t.y]
+        figure.update_yaxes(range=accuracy_range(values), row=panel, col=1)
     _add_line_keys(figure)
     if len(sets) == 1:
         legend(figure)

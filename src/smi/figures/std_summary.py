@@ -8,7 +8,17 @@ from plotly.subplots import make_subplots
 
 from smi.figures.linear_scores import comparable, top1
 from smi.figures.series import add_lines, series
-from smi.figures.style import FONT, SMALL, TOP_LEGEND, Look, finish, frame, looks, plain
+from smi.figures.style import (
+    FONT,
+    SMALL,
+    TOP_LEGEND,
+    Look,
+    finish,
+    frame,
+    looks,
+    plain,
+    within_percent,
+)
 from smi.intervals import interval
 from smi.pages.palette import INK, WHITE
 from smi.runs.names import first_runs, named_seed_groups_by_dataset, seed_caption
@@ -46,7 +56,8 @@ def std_summary(sets: Mapping[str, Mapping[str, Run]]) -> go.Figure:
         frame(figure, x="epoch" if row == len(sets) else "", y="feature std", row=row, col=1)
         frame(figure, x="", y="top-1, %", row=row, col=2)
     figure.update_xaxes(showgrid=False, ticks="", tickangle=0, col=2)
-    figure.update_yaxes(range=[0, 112], tickvals=[0, 25, 50, 75, 100], col=2)
+    figure.update_yaxes(rangemode="tozero", col=1)
+    figure.update_yaxes(range=[0, 100], tickvals=[0, 25, 50, 75, 100], col=2)
     figure.update_layout(legend=TOP_LEGEND | {"font": {"size": FONT}}, bargap=0.3)
     figure.update_xaxes(tickfont={"size": SMALL + 1})
     how = "; ".join(f"{name} on {', '.join(datasets)}" for name, datasets in protocols.items())
@@ -106,10 +117,18 @@ def _add_bars(
     """Add bars of accuracy with their intervals to the right panel of a row."""
     colours = [look[name].colour for name in scores]
     halves = [half for _, half in scores.values()]
+    above, below = zip(*(within_percent(*score) for score in scores.values()), strict=True)
     figure.add_bar(
         x=[_label(name) for name in scores],
         y=[middle for middle, _ in scores.values()],
-        error_y={"type": "data", "array": halves, "visible": any(halves), "color": INK},
+        error_y={
+            "type": "data",
+            "array": above,
+            "arrayminus": below,
+            "visible": any(halves),
+            "color": INK,
+        },
+        cliponaxis=False,
         showlegend=False,
         width=0.6,
         marker={
@@ -136,7 +155,7 @@ def _add_scores(
         more = f"<br>± {half:.1f}" if len(groups[name]) > 1 else ""
         figure.add_annotation(
             x=_label(name),
-            y=middle + half,
+            y=middle + within_percent(middle, half)[0],
             text=f"{middle:.1f}{more}",
             yanchor="bottom",
             showarrow=False,

@@ -186,6 +186,26 @@ def from_zero(figure: go.Figure) -> None:
     figure.update_xaxes(range=[0, 1.02 * last])
 
 
+def y_from_zero(figure: go.Figure) -> None:
+    """Let the y axis begin at 0 and end above all values, so that it exaggerates no difference."""
+    values = [float(y) for trace in figure.data for y in trace.y if y is not None]
+    highest = max(filter(math.isfinite, values), default=0.0)
+    figure.update_yaxes(range=[0, 1.1 * highest or 1])
+
+
+def accuracy_range(values: Iterable[float]) -> list[float]:
+    """Return the limits of an axis in percent: a margin around the values, within 0 and 100."""
+    percentages = list(values)
+    low, high = min(percentages), max(percentages)
+    margin = max(1.0, 0.06 * (high - low))
+    return [max(0.0, low - margin), min(100.0, high + margin)]
+
+
+def within_percent(middle: float, half: float) -> tuple[float, float]:
+    """Return how far an error bar reaches above and below a percentage, within 0 and 100."""
+    return max(0.0, min(half, 100 - middle)), max(0.0, min(half, middle))
+
+
 # -------------------------------------------------------------------------------- the legend
 
 

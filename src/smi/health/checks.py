@@ -9,6 +9,7 @@ from typing import Literal
 
 from smi.health.history import WINDOW, History, Probe
 from smi.runs.names import criteria_text
+from smi.terminal import counted
 
 Level = Literal["ok", "warning", "stop"]
 MAX_RISE = 10  # times a loss of unknown range may rise above its start, if it started from weights
@@ -37,7 +38,7 @@ def check_loss_is_finite(h: History) -> Finding | None:
     if h.broken is None:
         if not h.num_lines:
             return None
-        evidence = f"{h.num_lines} lines up to step {h.step}"
+        evidence = f"{counted(h.num_lines, 'line')} up to step {h.step}"
         return Finding(kind, "ok", "Every loss is a finite number.", evidence)
     step, value = h.broken
     parts = [f"loss {value} at step {step}"]

@@ -17,7 +17,7 @@ from smi.imports import is_trusted
 from smi.methods.description import MethodDescription
 from smi.runs.names import kept_name
 from smi.runs.run import CONFIG, Run
-from smi.terminal import quietly
+from smi.terminal import counted, quietly
 
 HEALTHY = "This run looks healthy."
 MIN_LINES = 2 * WINDOW  # fewer lines of metrics do not allow a verdict
@@ -166,12 +166,13 @@ def _verdict(findings: list[Finding], num_lines: int, *, finished: bool) -> str:
         return f"This run needs attention: {len(problems)} things are wrong."
     if num_lines < MIN_LINES and finished:
         return (
-            f"This run is finished, and nothing is wrong in its {num_lines} lines of metrics: a "
+            f"This run is finished, and nothing is wrong in its "
+            f"{counted(num_lines, 'line')} of metrics: a "
             "run this short shows little."
         )
     if num_lines < MIN_LINES:
         return (
-            f"It is too early to say: there are {num_lines} lines of metrics, "
+            f"It is too early to say: the metrics have {counted(num_lines, 'line')}, "
             f"and {MIN_LINES} are needed."
         )
     return HEALTHY

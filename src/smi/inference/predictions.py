@@ -10,7 +10,7 @@ from typing import Any
 from smi.errors import UserError
 from smi.files import disk_errors, write_json, write_text
 from smi.tables import name_in_csv
-from smi.terminal import printable
+from smi.terminal import counted, printable
 
 NUM_DECIMALS = 6
 
@@ -54,7 +54,7 @@ class Predictions:
         """Return the CSV, or a sentence if it is in a file."""
         if self.path is None:
             return self.csv().rstrip("\n")
-        images = "1 image" if len(self.rows) == 1 else f"{len(self.rows):,} images"
+        images = counted(len(self.rows), "image")
         return f"{printable(str(self.path))}: labels of {images}"
 
     def plain(self) -> list[dict[str, Any]]:

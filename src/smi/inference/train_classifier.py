@@ -34,7 +34,7 @@ from smi.inference.classifier import CLASSIFIER, Classifier, is_classifier, save
 from smi.inference.labelled_images import LabelledImages, open_labelled
 from smi.runs.encoder import Pretrained, load
 from smi.seeds import derive
-from smi.terminal import Progress, announce, duration, printable
+from smi.terminal import Progress, announce, counted, duration, printable
 
 SCORES = "scores.json"
 FROZEN, FINE_TUNED = "frozen", "fine-tuned"
@@ -256,7 +256,7 @@ def _fine_tune(
                 "(--epochs 3 trains three all the same)"
             )
     announce(
-        f"fine-tuning for {epochs:,} epoch{'s' if epochs != 1 else ''}, about "
+        f"fine-tuning for {counted(epochs, 'epoch')}, about "
         f"{duration(max(1, epochs * seconds))} on this machine (--epochs 0 skips it)"
     )
     network = _train(task, batches, epochs, seed)

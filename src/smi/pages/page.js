@@ -12,9 +12,8 @@
   try {
     choice = localStorage.getItem("smi-theme");
   } catch { /* browsers may refuse storage to a page from a file */ }
-  const dark = () => (
-    !root.classList.contains("printing") && (choice ? choice === "dark" : systemDark.matches)
-  );
+  const printing = () => root.classList.contains("printing");
+  const dark = () => !printing() && (choice ? choice === "dark" : systemDark.matches);
   const button = document.getElementById("theme");
   const setTheme = () => {
     root.dataset.theme = dark() ? "dark" : "light";
@@ -44,6 +43,7 @@
   // ----------------------------------------------------------------------------------------- plots
 
   const NARROW = 620;
+  const TALL = 650; // pixels that a figure has on paper, beneath the title of the page
   const coarse = matchMedia("(pointer: coarse)");
   const copy = (value) => JSON.parse(JSON.stringify(value));
 
@@ -51,6 +51,8 @@
     Object.keys(layout).filter((key) => new RegExp(`^${letter}axis\\d*$`).test(key))
   );
   const short = (key) => key.replace("axis", "");
+
+  const rows = (axis) => axis.categoryarray?.length || 6;
 
   // Stacks panels that are side by side. Titles placed on the paper stay with their panel.
   const stack = (layout) => {
@@ -71,12 +73,15 @@
       const domains = { xref: `${short(home.key)} domain`, yref: `${short(home.name)} domain` };
       Object.assign(note, domains, { x: 0.5, y: 1, yanchor: "bottom" });
     }
-    const high = 230, gap = 92, total = panels.length * high + (panels.length - 1) * gap;
+    const gap = 92; // a list of rows needs less height than curves
+    const highs = panels.map(({ y }) => (y.type === "category" ? 24 + 34 * rows(y) : 230));
+    const total = highs.reduce((sum, high) => sum + high, gap * (panels.length - 1));
+    let top = 1;
     panels.forEach(({ x, y }, i) => {
-      const top = 1 - i * (high + gap) / total;
       x.domain = [0, 1];
-      y.domain = [top - high / total, top];
+      y.domain = [Math.max(0, top - highs[i] / total), top];
       y.showticklabels = true;
+      top -= (highs[i] + gap) / total;
     });
     layout.height = total + (layout.margin?.t ?? 40) + 90;
     return true;
@@ -110,17 +115,22 @@
         axis.automargin = axis.automargin || letter === "y" || undefined;
       }
     }
+    if (printing() && !spec.width && layout.height < TALL) { // one row of panels
+      layout.height = Math.min(layout.height, 310);
+    }
     if (narrow) {
       // At most two entries of the legend fit side by side.
       const named = spec.data.filter((trace) => trace.name && trace.showlegend !== false);
       const listed = named.length;
-      if (!stack(layout)) layout.height = Math.min(layout.height, Math.max(320, width * 0.82));
+      const most = printing() ? 215 : Math.max(320, width * 0.82);
+      if (!stack(layout)) layout.height = Math.min(layout.height, most);
       if (layout.showlegend !== false && listed > 2) layout.height += 15 * listed - 20;
-      layout.margin = { ...layout.margin, l: 56, r: 14 };
+      layout.margin = { ...layout.margin, l: 56, r: 14, ...(printing() && { b: 50 }) };
       for (const key of [...axes(layout, "x"), ...axes(layout, "y")]) {
         const axis = layout[key];
         if (axis.tickfont) axis.tickfont = { ...axis.tickfont, size: 11 };
         if (axis.title?.font) axis.title.font.size = 12;
+        if (printing() && axis.title) axis.title.standoff = 2;
       }
       for (const note of layout.annotations || []) {
         note.font = { ...note.font, size: 12 };
@@ -143,12 +153,13 @@
     { data: copy(spec.data), layout: copy(spec.paper) },
     { format: "svg", filename: spec.file, width: spec.paper.width, height: spec.paper.height },
   );
-  const config = (spec) => ({
+  const config = (spec, width) => ({
     responsive: false,
     doubleClickDelay: 400,
     displaylogo: false,
     showSendToCloud: false, // nothing leaves this page
-    displayModeBar: spec.paper ? "hover" : false,
+    // On a small screen it would cover titles and legends.
+    displayModeBar: spec.paper && !coarse.matches && width >= NARROW ? "hover" : false,
     modeBarButtonsToRemove: ["toImage", "select2d", "lasso2d"],
   });
   for (const saveButton of selectAll("[data-save]")) {
@@ -169,10 +180,12 @@
       // A figure with its own width is never enlarged, and shrinks to three quarters at most.
       const least = Math.round(0.75 * (spec.width || 0));
       const width = spec.width ? Math.max(Math.min(available, spec.width), least) : available;
-      const layout = fitted(spec, width);
-      element.style.width = spec.width ? `${width}px` : "";
+      const shrink = printing() ? Math.min(1, TALL / spec.layout.height) : 1;
+      const layout = fitted(spec, Math.round(width / shrink));
+      element.style.zoom = shrink;
+      element.style.width = spec.width || shrink < 1 ? `${layout.width}px` : "";
       element.style.height = `${layout.height}px`;
-      Plotly.react(element, themed(spec.data), themed(layout), config(spec));
+      Plotly.react(element, themed(spec.data), themed(layout), config(spec, layout.width));
     };
     drawn.set(element, redraw);
     redraw();
@@ -240,7 +253,7 @@
     const centre = [0, 1, 2].map((k) => mean(spec.points.map((point) => point[k])));
     const distance = (point) => Math.hypot(...point.map((value, k) => value - centre[k]));
     const radii = spec.points.map(distance).sort((a, b) => a - b);
-    const scale = radii[Math.floor(0.98 * (radii.length - 1))] || 1;
+    const scale = radii[radii.length - 1] || 1;
     const points = spec.points.map((place) => place.map((value, k) => (value - centre[k]) / scale));
     const present = sample.labels ? [...new Set(sample.labels)].sort((a, b) => a - b) : [0];
     const number = new Map(present.map((label, i) => [label, i]));
@@ -256,14 +269,15 @@
       if (canvas.height !== Math.round(height * dense)) canvas.height = Math.round(height * dense);
       c.setTransform(dense, 0, 0, dense, 0, 0);
       c.clearRect(0, 0, width, height);
-      const size = Math.min(width, height) * 0.54 * zoom;
+      // In perspective a point at distance 1 is at most 1.053 from the centre; 8 px for its mark.
+      const size = (Math.min(width, height) / 2 - 8) / 1.053 * zoom;
       const sy = Math.sin(yaw), cy = Math.cos(yaw), sp = Math.sin(pitch), cp = Math.cos(pitch);
       const project = ([x, y, z]) => {
         const x1 = x * cy - y * sy, y1 = x * sy + y * cy;
         const z2 = z * cp - y1 * sp, depth = y1 * cp + z * sp, near = 3.2 / (3.2 + depth);
         return [width / 2 + x1 * near * size, height / 2 - z2 * near * size, depth, near];
       };
-      cube(project);
+      globe(project);
       projected = points.map(project);
       const order = projected.map((_, i) => i).sort((a, b) => projected[b][2] - projected[a][2]);
       for (const i of order) {
@@ -282,19 +296,18 @@
         c.stroke();
       }
     };
-    const cube = (project) => { // edges of a box, to show how it is rotated
+    const globe = (project) => { // three circles around all points, to show how they are rotated
       c.strokeStyle = colour(data.colours.boxEdge);
       c.lineWidth = 1;
-      const corner = (i) => project([1, 2, 4].map((bit) => (i & bit ? 0.72 : -0.72))).slice(0, 2);
-      c.beginPath();
-      for (let i = 0; i < 8; i++) {
-        for (const bit of [1, 2, 4]) {
-          if (i & bit) continue;
-          c.moveTo(...corner(i));
-          c.lineTo(...corner(i | bit));
+      for (const axis of [0, 1, 2]) {
+        c.beginPath();
+        for (let i = 0; i <= 72; i++) {
+          const point = [Math.cos(i * Math.PI / 36), Math.sin(i * Math.PI / 36)];
+          point.splice(axis, 0, 0);
+          c.lineTo(...project(point).slice(0, 2));
         }
+        c.stroke();
       }
-      c.stroke();
     };
     const at = (x, y, reach) => {
       let best = -1, least = reach;
@@ -410,6 +423,18 @@
   };
   addEventListener("scroll", hideCard, { passive: true });
 
+  // ---------------------------------------------------------- what is wider than the screen fades
+
+  const fade = (element) => {
+    const hidden = element.scrollWidth - element.clientWidth - element.scrollLeft;
+    element.classList.toggle("more-left", element.scrollLeft > 2);
+    element.classList.toggle("more-right", hidden > 2);
+  };
+  for (const element of selectAll(".scroll, .tabs, .gallery")) {
+    element.addEventListener("scroll", () => fade(element), { passive: true });
+    new ResizeObserver(() => fade(element)).observe(element);
+  }
+
   // ------------------------------------------------------------ draw elements that come into sight
 
   const draw = (element) => {
@@ -516,16 +541,10 @@
   }
 
   const print = (on) => {
-    if (root.classList.contains("printing") === on) return;
+    if (printing() === on) return;
     hideCard();
     root.classList.toggle("printing", on);
     if (on) pending.forEach(draw);
-    for (const detail of selectAll("details")) {
-      if (on) {
-        detail.dataset.was = detail.open ? "1" : "";
-        detail.open = true;
-      } else detail.open = Boolean(detail.dataset.was);
-    }
     setTheme();
   };
   addEventListener("beforeprint", () => print(true));

@@ -13,6 +13,7 @@ from smi.pages.blocks import (
     Code,
     Document,
     Facts,
+    Finding,
     Gallery,
     Level,
     Link,
@@ -30,6 +31,7 @@ from smi.pages.blocks import (
 from smi.pages.escape import PICTURE_URL, in_href, in_html, in_plotly, visible
 from smi.pages.palette import script_colours
 from smi.tables import Table
+from smi.terminal import counted
 
 LEVEL_WORDS: dict[Level, str] = {
     "ok": "good",
@@ -271,10 +273,13 @@ def _text(block: Text) -> str:
 
 
 def _missing(block: Missing) -> str:
-    """Write a sentence, in which text between backticks is code."""
-    sentence = re.sub(r"`([^`]+)`", r"<code>\1</code>", in_html(block.sentence))
     command = f" <code>{in_html(block.command)}</code>" if block.command else ""
-    return f'<p class="missing">{sentence}{command}</p>'
+    return f'<p class="missing">{_with_code(block.sentence)}{command}</p>'
+
+
+def _with_code(text: str) -> str:
+    """Write text, in which words between backticks are code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", in_html(text))
 
 
 def _facts(block: Facts) -> str:
@@ -315,7 +320,7 @@ def _table_block(block: TableBlock) -> str:
 def _table(table: Table, label: str, text_columns: int = 0) -> str:
     """Write a table that scrolls sideways; `label` names it for screen readers."""
     cells = _Cells(table, text_columns)
-    caption = f"<caption>{in_html(table.title)}</caption>" if table.title else ""
+    caption = f"<caption><span>{in_html(table.title)}</span></caption>" if table.title else ""
     rows = "".join(f"<tr>{cells.row(row)}</tr>" for row in table.rows)
     kind = ' class="grouped"' if cells.grouped else ""
     return (
@@ -377,18 +382,16 @@ def _class(kind: str) -> str:
 
 
 def _verdict(verdict: Verdict) -> str:
-    """Write the health of one run; details are open where something is wrong."""
-    findings = "".join(
-        f'<li class="{finding.level}"><strong>{in_html(finding.sentence)}</strong> '
-        f'<span class="evidence">{in_html(finding.evidence)}</span>{_advice(finding.advice)}</li>'
-        for finding in verdict.findings
-    )
-    opened = " open" if verdict.level in ("warning", "stop") else ""
-    details = (
-        f"<details{opened}><summary>Evidence</summary><ul>{findings}</ul></details>"
-        if findings
-        else ""
-    )
+    """Write the health of one run; what is right is folded away."""
+    problems = "".join(_finding(f) for f in verdict.findings if f.level != "ok")
+    passed = [_finding(f) for f in verdict.findings if f.level == "ok"]
+    details = f'<ul class="findings">{problems}</ul>' if problems else ""
+    if passed:
+        summary = f"{counted(len(passed), 'check')} passed"
+        details += (
+            f'<details><summary>{summary}</summary><ul class="findings">{"".join(passed)}</ul>'
+            "</details>"
+        )
     return (
         f'<article class="verdict {verdict.level}"><p class="state">'
         f'<span class="sign" aria-hidden="true"></span>{LEVEL_WORDS[verdict.level]}</p>'
@@ -397,8 +400,12 @@ def _verdict(verdict: Verdict) -> str:
     )
 
 
-def _advice(text: str) -> str:
-    return f'<p class="advice">Advice: {in_html(text)}</p>' if text else ""
+def _finding(finding: Finding) -> str:
+    advice = f'<p class="advice">Advice: {_with_code(finding.advice)}</p>' if finding.advice else ""
+    return (
+        f'<li class="{finding.level}"><strong>{in_html(finding.sentence)}</strong> '
+        f'<span class="evidence">{in_html(finding.evidence)}</span>{advice}</li>'
+    )
 
 
 def _claim_summary(summary: ClaimSummary) -> str:

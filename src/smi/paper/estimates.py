@@ -9,6 +9,7 @@ from smi.comparison.comparison import Comparison, Estimate, Row
 from smi.paper.numbers import BARLOW_TWINS, SMI
 from smi.paper.verdicts import FAILS, HOLDS, OPEN, Verdict
 from smi.runs.names import display_name
+from smi.terminal import counted
 
 SMI_NAME = display_name(SMI)
 BARLOW_TWINS_NAME = display_name(BARLOW_TWINS)
@@ -103,7 +104,7 @@ def format_score(values: Mapping[int, float]) -> str:
 
 def count_seeds(seeds: Sequence[int]) -> str:
     """Return "1 seed" or "3 seeds"."""
-    return f"{len(seeds)} seed{'s' if len(seeds) != 1 else ''}"
+    return counted(len(seeds), "seed")
 
 
 def plain_estimate(estimate: Estimate | None) -> dict[str, Any]:

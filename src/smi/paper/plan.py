@@ -22,6 +22,7 @@ from smi.methods import METHOD_NAMES
 from smi.paper.numbers import SMI
 from smi.paper.reproducible import ITEMS, Need
 from smi.paper.scales import KINDS, SEEDS, SWEEP, TWO_PROCESSES, DatasetSetup, Scale
+from smi.terminal import counted
 from smi.training.pretrain import choose_recipe_for
 
 RunCount = tuple[int, int]  # runs that are needed, and how many of them are finished
@@ -52,7 +53,7 @@ class PlannedComparison:
         if self.sweep:
             weights = self.sweep.partition("=")[2].replace(",", ", ")
             methods = methods.replace(SMI, f"{SMI} at λ = {weights}", 1)
-        seeds = f"{self.num_seeds} seed{'s' if self.num_seeds != 1 else ''}"
+        seeds = counted(self.num_seeds, "seed")
         processes = f", by {self.num_processes} processes" if self.num_processes > 1 else ""
         kind = "as published" if self.setup.published else "identical settings"
         return f"{methods}; {kind}; {seeds}{processes}"

@@ -30,7 +30,7 @@ from smi.paper.page import reproduction_document
 from smi.paper.plan import Plan, PlannedComparison, RunCount, make_plan
 from smi.paper.reproducible import CLAIMS, ITEMS, NUM_SEEDS, choose_items
 from smi.paper.scales import TWO_PROCESSES, Scale, find_scale
-from smi.terminal import announce, duration, quietly, say
+from smi.terminal import announce, counted, duration, quietly, say
 
 FORMAT = 2  # of claims.json; entries that an earlier call wrote in another format are dropped
 COMMENT = "  # "  # between a command and its date, so that both can be pasted into a shell
@@ -228,7 +228,7 @@ def _describe_count(count: RunCount) -> str:
 
 
 def _count(num_runs: int) -> str:
-    return f"{num_runs} run{'s' if num_runs != 1 else ''}"
+    return counted(num_runs, "run")
 
 
 def _about(

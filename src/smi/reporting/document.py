@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from smi import __version__
-from smi.comparison.comparison import Comparison
+from smi.comparison.comparison import CRITERIA_NOTE, Comparison
 from smi.errors import UserError
 from smi.evaluation.results import (
     OFF_THE_SHELF,
@@ -46,7 +46,7 @@ from smi.pages import (
     Verdict,
 )
 from smi.pages.plots import plot
-from smi.reporting.before_after import gain_blocks, kept_texts, rotated_onto
+from smi.reporting.before_after import gain_blocks, kept_texts
 from smi.reporting.gains import ADAPTED, start_results
 from smi.reporting.image_blocks import (
     BEFORE_AFTER_NEIGHBOURS_TITLE,
@@ -58,7 +58,9 @@ from smi.reporting.image_blocks import (
     pairs_gallery,
     views_gallery,
 )
+from smi.reporting.places import rotated_onto, within_sphere
 from smi.reporting.portrait import Portrait
+from smi.reporting.quality import quality_blocks
 from smi.reporting.run_blocks import (
     as_sentence,
     comparison_plot,
@@ -75,6 +77,7 @@ from smi.reporting.run_blocks import (
 from smi.reporting.runs import ReportRun, first_runs
 from smi.runs.names import dataset_name, method_name
 from smi.runs.run import Run
+from smi.terminal import counted, epochs_text
 
 CURVES: dict[str, Callable[[Mapping[str, Run]], Any]] = {
     "Loss": loss,
@@ -88,6 +91,7 @@ SPECTRA: dict[str, tuple[str, Callable[..., Any]]] = {  # by the name of the par
     "spectrum": ("Eigenspectrum of the features", draw_shares),
     "variances": ("Variance of each feature", draw_variances),
 }
+QUALITY_TITLE = "Is it any good?"
 TSNE_TITLE = "3-D t-SNE of the features"
 VERDICT_ORDER = ("stop", "warning", "unknown", "ok")
 
@@ -148,10 +152,11 @@ class ReportDocument:
 
     def _lead(self) -> str:
         """Return the sentences beneath the title."""
-        count = "One run" if len(self.runs) == 1 else f"{len(self.runs)} runs"
+        count = "One run" if len(self.runs) == 1 else counted(len(self.runs), "run")
         configs = [run.config for run in self.runs.values()]
         numbers = list(dict.fromkeys(config["epochs"] for config in configs))
-        epochs = f"{join_words(map(str, numbers))} epoch{'' if numbers == [1] else 's'}"
+        epochs = f"{join_words(f'{n:g}' for n in numbers[:-1])} and " if numbers[1:] else ""
+        epochs += epochs_text(numbers[-1])
         encoders = join_words(dict.fromkeys(str(config["encoder"]["name"]) for config in configs))
         return f"{count} of {epochs}, encoder {encoders}. Pretraining used no labels."
 
@@ -165,23 +170,35 @@ class ReportDocument:
     # ------------------------------------------------------------------------------ overview
 
     def _overview(self) -> Iterator[Block]:
-        """Yield starts and their gains, comparisons, health, and facts about the runs."""
+        """Yield the quality of runs, comparisons, gains over starts, health, and facts."""
+        single = [run for run in self.report_runs if run.source == str(run.run.folder)]
+        if single:
+            names = [run.name for run in single if not self._has_labels(run.row)]
+            yield Section(QUALITY_TITLE, list(quality_blocks(single, unlabelled=names)))
+        for name, comparison in self.comparisons.items():
+            yield from self._comparison(name, comparison)
         rows = {row: list(self._before_after(row)) for row in self.start_portraits}
         if rows:
             yield Section("Before and after", [Chooser("Run", rows)])
-        for comparison in self.comparisons.values():
-            yield from comparison_tables(comparison)
         yield Section("Health", self._verdicts())
-        for name, comparison in self.comparisons.items():
-            if comparison.columns:
-                suffix = f" ({name})" if len(self.comparisons) > 1 else ""
-                title = f"Scores, differences and costs{suffix}"
-                yield self._draw(title, partial(comparison_plot, comparison))
         num_classes = {len(part["classes"]) for part in self.parts.values() if part.get("classes")}
         facts = shared_facts(list(self.runs.values()), num_classes)
-        criteria = criteria_table(self.runs)
+        noted = any(CRITERIA_NOTE in c.notes() for c in self.comparisons.values())
+        criteria = criteria_table(self.runs, noted=noted)
         tables = [runs_table(self.runs), *([criteria] if criteria else [])]
         yield Section("Training setup", [facts, *tables])
+
+    def _comparison(self, name: str, comparison: Comparison) -> Iterator[Block]:
+        """Yield the figure of a comparison, then its tables."""
+        if comparison.columns:
+            suffix = f" ({name})" if len(self.comparisons) > 1 else ""
+            title = f"Scores, differences and costs{suffix}"
+            yield self._draw(title, partial(comparison_plot, comparison))
+        yield from comparison_tables(comparison)
+
+    def _has_labels(self, row: str) -> bool:
+        """Return whether the images of a row have labels; unknown images may have some."""
+        return self.parts.get(row, {}).get("labels", ()) is not None
 
     def _verdicts(self) -> list[Verdict]:
         """Return the health of all runs, the worst first and otherwise in order."""
@@ -215,8 +232,7 @@ class ReportDocument:
         blocks: dict[str, list[Block]] = {}
         for row in self.start_portraits:
             runs = [run for run in self.report_runs if run.row == row]
-            has_labels = self.parts.get(row, {}).get("labels", ()) is not None
-            scores = gain_blocks(runs, starts, has_labels=has_labels)
+            scores = gain_blocks(runs, starts, has_labels=self._has_labels(row))
             blocks[row] = [*kept_texts(runs), *scores]
         return blocks
 
@@ -335,8 +351,8 @@ class ReportDocument:
     def _cloud(self, part: Mapping[str, Any], places: Sequence[Sequence[float]]) -> Cloud:
         """Show places [n, 3] of the images of a part."""
         shown = slice(None, None, self.thinning)
-        points = [[round(x, 3) for x in place] for place in places[shown]]
-        return Cloud(TSNE_TITLE, self._add_sample(part, shown), points)
+        points, _ = within_sphere(places)
+        return Cloud(TSNE_TITLE, self._add_sample(part, shown), points[shown].tolist())
 
     def _add_sample(self, part: Mapping[str, Any], shown: slice) -> str:
         """Add the images of a part to the document unless they are there; return their key."""
@@ -362,6 +378,8 @@ class ReportDocument:
             f"{part['of']}, encoded by {row} and reduced to {COMPONENTS} principal components "
             "before. Axes have no unit; distances between clusters mean little."
         )
+        if num_moved := within_sphere(part["places"])[1]:
+            caption += f" {counted(num_moved, 'image')} far from all others: drawn at the edge."
         if not part["labels"]:
             caption += " The images have no labels to colour them by."
         if self.thinning > 1:

@@ -73,27 +73,33 @@ def start_results(runs: Iterable[Run]) -> dict[str, Results]:
 
 
 def read_scores(run: Run, starts: Mapping[str, Results]) -> ScoredRun:
-    """Read the results of a run's present encoder that its start has, too.
+    """Read the results of a run's present encoder that its start has, too."""
+    after = present_results(run) if starts else {}
+    if not after:  # nothing to compare, so nothing to load
+        return ScoredRun(run.config["seed"], {}, {})
+    start = load(run.folder).off_the_shelf()
+    before = {} if start is None else starts.get(start.digest(), {})
+    common = [stamp for stamp in after if stamp in before]
+    return ScoredRun(
+        run.config["seed"],
+        {stamp: top_1(before[stamp]) for stamp in common},
+        {stamp: after[stamp] for stamp in common},
+    )
+
+
+def present_results(run: Run) -> Results:
+    """Read the results of a run's present encoder, by stamp and without top-5 accuracies.
 
     Results of earlier weights of the run stay in its folder and are left out.
     """
     stored = [result for result in read_all(run.folder) if result.subject == TRAINED]
-    if not stored or not starts:  # nothing to compare, so nothing to load
-        return ScoredRun(run.config["seed"], {}, {})
-    encoder = load(run.folder)
-    start = encoder.off_the_shelf()
-    before = {} if start is None else starts.get(start.digest(), {})
-    digest = encoder.digest()
-    after = {result.stamp: result for result in stored if result.encoder["digest"] == digest}
-    common = [stamp for stamp in after if stamp in before]
-    return ScoredRun(
-        run.config["seed"],
-        {stamp: _top_1(before[stamp]) for stamp in common},
-        {stamp: _top_1(after[stamp]) for stamp in common},
-    )
+    if not stored:
+        return {}
+    digest = load(run.folder).digest()
+    return {r.stamp: top_1(r) for r in stored if r.encoder["digest"] == digest}
 
 
-def _top_1(result: Result) -> Result:
+def top_1(result: Result) -> Result:
     """Return a result without its top-5 accuracy."""
     scores = tuple(score for score in result.scores if not score.name.endswith("top-5"))
     return replace(result, scores=scores)
@@ -122,7 +128,7 @@ def _gain_table(scored: Sequence[ScoredRun], data: str) -> Table:
     for run in scored:
         protocols = run.before | protocols
     columns = [(stamp, score.name) for stamp, r in protocols.items() for score in r.scores]
-    names = _row_names(columns)
+    names = score_names(columns)
     gains = {name: gain(scored, c) for name, c in zip(names, columns, strict=True)}
     stamps = ", ".join(f"{result.protocol['name']} {stamp}" for stamp, result in protocols.items())
     return Table.of(
@@ -137,7 +143,7 @@ def _gain_table(scored: Sequence[ScoredRun], data: str) -> Table:
     )
 
 
-def _row_names(columns: Sequence[Column]) -> list[str]:
+def score_names(columns: Sequence[Column]) -> list[str]:
     """Return a short name for each score; equal names of several protocols get their stamps."""
     names = [name for _, name in columns]
     if "linear" not in names:  # one linear classifier needs no further name

@@ -15,7 +15,7 @@ from smi.reporting.document import ReportDocument
 from smi.reporting.portrait import MAX_IMAGES, Portrait, load_portrait
 from smi.reporting.runs import ReportRun, find_runs, first_runs
 from smi.reporting.start_portrait import load_start_portrait
-from smi.terminal import printable, quietly, say
+from smi.terminal import counted, printable, quietly, say
 
 __all__ = ["report"]
 
@@ -48,9 +48,11 @@ def report(
         text = _fit_page(ReportDocument(runs, comparisons, portraits, start_portraits))
         with disk_errors(f"writing {out}"):
             write_text(out, text)
-        count = "one run" if len(runs) == 1 else f"{len(runs)} runs"
         size = f"{len(text.encode()) / 1e6:.1f} MB"
-        say(f"{printable(str(out))}: {count}, {size}; opens in any browser, without a network")
+        say(
+            f"{printable(str(out))}: {counted(len(runs), 'run')}, {size}; "
+            "opens in any browser, without a network"
+        )
         return out
 
 

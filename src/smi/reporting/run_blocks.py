@@ -143,8 +143,11 @@ def runs_table(runs: Mapping[str, Run]) -> TableBlock:
     return TableBlock(table, text_columns=1)
 
 
-def criteria_table(runs: Mapping[str, Run]) -> TableBlock | None:
-    """List what the last probe of each run measured without labels; None if no run has any."""
+def criteria_table(runs: Mapping[str, Run], *, noted: bool = False) -> TableBlock | None:
+    """List what the last probe of each run measured without labels; None if no run has any.
+
+    noted: whether the page explains the criteria elsewhere.
+    """
     by_run = {name: last_criteria(run) for name, run in runs.items()}
     names = [name for name in CRITERIA if any(name in criteria for criteria in by_run.values())]
     if not names:
@@ -157,7 +160,7 @@ def criteria_table(runs: Mapping[str, Run]) -> TableBlock | None:
         for run, criteria in by_run.items()
     ]
     headers = ["", *(CRITERIA[name][0] for name in names)]
-    notes = [CRITERIA_NOTE]
+    notes = [] if noted else [CRITERIA_NOTE]
     return TableBlock(Table.of(headers, rows, title="Without labels", notes=notes))
 
 

@@ -11,7 +11,7 @@ from smi.evaluation.label_free import sample
 from smi.losses.smi import AUTO_REDUNDANCY, weight_in_batch
 from smi.nn.encoders import is_import_path, is_resnet, stem_of
 from smi.runs.run import Run
-from smi.terminal import epochs_text
+from smi.terminal import counted, epochs_text
 from smi.training.images import Images
 from smi.training.job import Job
 
@@ -26,9 +26,7 @@ def plan_lines(
     """
     config, store, optimizer = job.config, images.pretrain, job.config.optimizer
     millions = sum(p.numel() for p in job.method.parameters() if p.requires_grad) / 1e6
-    warmup = (
-        f"{optimizer.warmup_epochs:g} warm-up epoch{'' if optimizer.warmup_epochs == 1 else 's'}"
-    )
+    warmup = counted(optimizer.warmup_epochs, "warm-up epoch")
     lines = [
         f"{origin}: {config.method['name']} on {config.data.source}",
         f"  images     {len(store):,} at {store.resolution} px, {_probe(images)}",

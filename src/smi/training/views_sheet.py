@@ -20,7 +20,7 @@ from smi.data import Pictures, load
 from smi.device import Runtime
 from smi.runs.restore import policy_of
 from smi.seeds import derive, permutation
-from smi.terminal import quietly, say
+from smi.terminal import counted, quietly, say
 from smi.training.configure import CPU_VIEW_SIZE
 from smi.views.normalisation import unnormalise
 from smi.views.png import INK_COLOUR, PAPER_COLOUR, check_png_path, draw_tile, write_png
@@ -68,7 +68,7 @@ def write_sheet(
         num_draws = max(1, MAX_VIEW_COLUMNS // sum(map(_num_columns, views.policy.views)))
         write_png(draw_sheet(images, views, num_draws, seed), out)
         sizes = ", ".join(map(str, dict.fromkeys(view.size for view in views.policy.views)))
-        draws = f"{num_draws} draw{'s' if num_draws != 1 else ''}"
+        draws = counted(num_draws, "draw")
         say(
             f"{out}: {len(images)} images of {target}, {draws} of the views of "
             f"{views.policy.name} ({sizes} px)"
