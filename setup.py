@@ -19,7 +19,8 @@ class BuildPy(build_py):
         super().run()
         if not self.editable_mode:
             compiler = runpy.run_path("src/smi/views/compiler.py")
-            compiler["compile_for_wheel"](Path(self.build_lib, "smi", "views"))
+            if reason := compiler["compile_for_wheel"](Path(self.build_lib, "smi", "views")):
+                print(f"the wheel has no compiled kernel for views: {reason}")
 
 
 class BdistWheel(bdist_wheel):

@@ -11,9 +11,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = SETTINGS["project"]
 
 
 @pytest.fixture
@@ -111,3 +113,55 @@ def test_the_oldest_versions_are_the_lower_bounds():
         bound.partition(",")[0] for bound in bounds
     }
     assert all(re.fullmatch(r"[\w-]+==\d[\d.]*", line) for line in oldest)
+
+
+def test_the_conda_recipe_has_the_names_and_bounds_of_the_project():
+    import smi
+
+    recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text(encoding="utf-8"))
+    assert recipe["package"] == {"name": PROJECT["name"], "version": smi.__version__}
+    python = f"python {PROJECT['requires-python']}"
+    run = [re.sub(r"^torch>", "pytorch>", line) for line in PROJECT["dependencies"]]
+    assert recipe["requirements"]["run"] == [python, *(line.replace(">", " >", 1) for line in run)]
+    (setuptools,) = SETTINGS["build-system"]["requires"]
+    assert recipe["requirements"]["host"] == [python, "pip", setuptools.replace(">", " >", 1)]
+    assert recipe["about"]["license"] == PROJECT["license"]
+
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_names_files_and_versions_that_exist(path):
+    text = path.read_text(encoding="utf-8")
+    workflow = yaml.safe_load(text)
+    assert workflow["permissions"] == {"contents": "read"}  # jobs ask for more where they need it
+    assert "concurrency" in workflow
+    oldest = PROJECT["requires-python"].removeprefix(">=")
+    pythons = set(re.findall(r'"(3\.\d+)"', text))
+    assert oldest in pythons
+    assert min(pythons, key=lambda name: int(name.partition(".")[2])) == oldest
+    targets = re.findall(
+        r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    for job in workflow["jobs"].values():
+        assert "timeout-minutes" in job
+        for step in job["steps"]:
+            if "uses" in step:
+                assert re.fullmatch(r"[\w./-]+@(v\d+|release/v\d+)", step["uses"]), step["uses"]
+            command = step.get("run", "")
+            assert set(re.findall(r"\bmake (\w+)", command)) <= {*targets}
+            for name in re.findall(r"python (\.?[\w/]+\.py)", command):
+                assert (ROOT / name).is_file(), name
+    triggers = workflow[True]  # YAML reads `on` as true
+    for pattern in (triggers["pull_request"] or {}).get("paths", []):
+        assert list(ROOT.glob(pattern)), pattern
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_actionlint_finds_nothing(path):
+    actionlint = shutil.which("actionlint")
+    if actionlint is None:
+        pytest.skip("actionlint is not installed")
+    ran = subprocess.run([actionlint, str(path)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout

@@ -51,21 +51,24 @@ def library_name(processor: str) -> str:
     return f"kernel-{digest.hexdigest()[:16]}-{processor}.so"
 
 
-def compile_for_wheel(folder: Path) -> None:
-    """Compile the libraries of a wheel for this kind of machine, all or none, into a folder."""
+def compile_for_wheel(folder: Path) -> str:
+    """Compile the libraries of a wheel for this kind of machine, all or none, into a folder.
+
+    Returns why there are none, or an empty text.
+    """
     for stale in folder.glob("kernel-*.so"):
         stale.unlink()
     compiler = find_compiler()
     # Windows: Microsoft's compiler does not know the vectors of the kernel, and GCC does not align
     # the stack there as AVX needs it.
     if compiler is None or os.name == "nt":
-        print("the wheel has no compiled kernel for views: there is no suitable C++ compiler")
-        return
+        return "there is no suitable C++ compiler"
     processors = WHEEL_FLAGS if platform.machine() == "x86_64" else ("any",)
     try:
         for processor in processors:
             compile_kernel(compiler, folder / library_name(processor), *WHEEL_FLAGS[processor])
     except (OSError, subprocess.SubprocessError) as error:
-        print(f"the wheel has no compiled kernel for views: {error}")
         for partial in folder.glob("kernel-*.so"):
             partial.unlink()
+        return str(error)
+    return ""
