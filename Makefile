@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 PYTEST := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test long coverage format bench campaign docs notebooks site audit sbom
+.PHONY: help setup demo test long coverage format bench zoo campaign docs notebooks site audit sbom
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ bench: $(STAMP)  ## Run the benchmarks (minutes; keep the machine quiet)
 	$(BIN)/python benchmarks/views.py
 	$(BIN)/python benchmarks/feeding.py
 	$(BIN)/python benchmarks/evaluation.py
+
+zoo: $(STAMP)  ## Collect encoders with results and digests in dist/zoo: make zoo RUNS="runs/cifar10 runs/mine"
+	$(BIN)/python benchmarks/zoo.py write $(RUNS)
 
 CAMPAIGN := kills power faults hostile fuzz sanitizers load elsewhere
 

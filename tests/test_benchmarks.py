@@ -2,12 +2,18 @@
 
 import importlib
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+import smi
+from smi.comparison.comparison import Comparison, Estimate, Row, TrainedRun
+from smi.errors import UserError
+from support.comparisons import make_result
 from support.digits import environment
 from support.two_machines import why_not
 
@@ -76,3 +82,82 @@ def test_machines(tmp_path):
     assert fourth["bytes"][0] == pytest.approx(3 * parameters, rel=0.02)  # weights, two moments
     assert results["knn"].keys() == {"1", "4"}
     assert "| SMI, average_every 4 |" in result.stdout
+
+
+# ------------------------------------------------------------------------------------------ the zoo
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory) -> Path:
+    """Make a comparison of one row and three seeds; only the first was trained, for two steps."""
+    folder = tmp_path_factory.mktemp("compared") / "a"
+    first = folder / "runs" / "SMI" / "seed-0"
+    network = {"encoder": "test_resnet", "encoder.stem": "standard"}
+    short = {"steps": 2, "batch_size": 32, "log.probe_every": 0, "method.widths": [8, 8]}
+    smi.pretrain("digits", out=first, overrides=network | short, quiet=True)
+    runs = [TrainedRun(0, str(first), "", (make_result(0.5),))]
+    for seed, score in ((1, 0.52), (2, 0.6)):
+        other = first.with_name(f"seed-{seed}")
+        shutil.copytree(first, other)
+        config = yaml.safe_load((other / "config.yaml").read_text())
+        (other / "config.yaml").write_text(yaml.safe_dump(config | {"seed": seed}))
+        runs.append(TrainedRun(seed, str(other), "", (make_result(score),)))
+    Comparison((Row("SMI", None, "SMI", tuple(runs)),), (0, 1, 2), None, {}).write(folder)
+    return folder
+
+
+@pytest.fixture
+def zoo(monkeypatch, tmp_path):
+    """`zoo("write", …)`: run the script in this process, with a list of its own."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    script = importlib.import_module("zoo")
+
+    def call(*words: object) -> str:
+        index = ("--index", tmp_path / "list.json")
+        monkeypatch.setattr(sys, "argv", ["zoo.py", *map(str, (*words, *index))])
+        try:
+            script.main()
+        except SystemExit as stop:
+            return str(stop.code)
+        return ""
+
+    return call
+
+
+NAME = "test_resnet.smi_digits"
+
+
+def test_the_zoo_keeps_the_first_seed_of_a_row(zoo, compared, tmp_path, capsys):
+    assert zoo("write", compared, "--out", tmp_path / "zoo", "--commit", "abc") == ""
+    (entry,) = json.loads((tmp_path / "list.json").read_text())["encoders"]
+    assert json.loads((tmp_path / "zoo" / "zoo.json").read_text())["encoders"] == [entry]
+    assert entry["name"] == NAME
+    assert entry["digest"] == smi.load(compared / "runs" / "SMI" / "seed-0").digest()
+    assert {path.name for path in (tmp_path / "zoo" / NAME).iterdir()} >= {
+        "model.safetensors",
+        "config.json",
+        "README.md",
+        "recipe.yaml",
+    }
+    capsys.readouterr()
+    assert zoo("show") == ""
+    score = str(Estimate.of({0: 0.5, 1: 0.52, 2: 0.6})).replace("%", "")
+    assert f"| `{NAME}` | SMI | 1,614 of digits | {score} |" in capsys.readouterr().out
+
+
+def test_encoders_are_compared_with_the_list(zoo, compared, tmp_path, capsys):
+    run = compared / "runs" / "SMI" / "seed-0"
+    zoo("write", run, "--out", tmp_path / "zoo", "--commit", "abc")
+    again = tmp_path / "again"
+    assert zoo("repeat", NAME, "--out", again) == ""
+    assert f"{again}: {NAME}, digest {smi.load(run).digest()}" in capsys.readouterr().out
+    assert zoo("check", tmp_path / "zoo" / NAME, run) == ""
+    listed = json.loads((tmp_path / "list.json").read_text())
+    listed["encoders"][0]["sha256"] = "0" * 64
+    (tmp_path / "list.json").write_text(json.dumps(listed))
+    assert f"another file than that of {NAME}" in zoo("check", tmp_path / "zoo" / NAME)
+    listed["encoders"][0]["digest"] = "0" * 16
+    (tmp_path / "list.json").write_text(json.dumps(listed))
+    assert "no encoder of the list has the digest" in zoo("check", run)
+    with pytest.raises(UserError, match=f"there is no nothing in the list: choose one of {NAME}"):
+        zoo("repeat", "nothing", "--out", again)

@@ -36,7 +36,7 @@ GUIDES = ("photographs", "only-the-loss", "worth-it", "fair-comparison", "eight-
 # The other pages of docs/, in the order of the sidebar; pages that are not named here follow.
 USE = ("pretraining", "adapting", "data", "views", "evaluation", "classify", "comparison", "report")
 USE += ("scaling", "first-gpu-run", "works-with")
-EVIDENCE = ("results", "benchmarks", "reliability", "log")
+EVIDENCE = ("results", "zoo", "benchmarks", "reliability", "log")
 PROJECT = ("architecture", "security", "supply-chain")
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 

@@ -110,6 +110,7 @@ def test_the_code_of_the_page_runs(run, hub):
     folder = Path("out/README.md").read_text()
     assert folder == card
     export(run, to="hf-hub", out="out", quiet=True)  # the code of a folder names the folder
+    assert smi.load("local-dir:out").digest() == smi.load(run).digest()
     for code in code_of(Path("out/README.md").read_text()):
         exec(code, names := {})
         assert torch.cosine_similarity(names["h"], expected).item() > 0.999
@@ -168,9 +169,10 @@ def test_a_stem_that_timm_lacks(tmp_path, hub, command):
     assert start.encoder["stem"] == "cifar"
 
 
-def test_code_that_a_repository_names_is_not_imported(tmp_path, hub, monkeypatch):
+def test_code_that_a_repository_names_is_not_imported(tmp_path, hub, monkeypatch, capsys):
     source = made_up(tmp_path, NET)
-    export(source, to=PLACE, out="out", quiet=True)
+    export(source, to=PLACE, out="out")
+    assert f'smi.load("{PLACE}@{sha(NAME, 1)}", trust=True)' in capsys.readouterr().out
     digest = smi.load(source).digest()
     card = hub.files(NAME)["README.md"].decode()
     assert f"It needs the class `{NET}`, whose code is not in this repository." in card
@@ -187,6 +189,7 @@ def test_code_that_a_repository_names_is_not_imported(tmp_path, hub, monkeypatch
         ({"digest": "0123456789abcdef"}, "config.json describes 0123456789abcdef, and its weights"),
         ({"digest": 7}, "smi.digest is '7'"),
         ({"encoder": {}}, "smi.encoder.name is missing"),
+        ({"encoder": 3}, "it has no section 'smi.encoder'"),
         (None, "smi is not a section"),
     ],
 )
@@ -207,6 +210,16 @@ def test_changed_weights_are_noticed(tmp_path, hub):
     files["model.safetensors"] = bytes([*rest, last ^ 1])
     with pytest.raises(UserError, match="its weights have changed since they were written"):
         smi.load(PLACE)
+
+
+def test_a_configuration_does_not_reach_the_loader_of_timm(tmp_path, hub):
+    export(made_up(tmp_path, "test_resnet", stem="standard"), to=PLACE, out="out", quiet=True)
+    files = hub.files(NAME)
+    config = json.loads(files["config.json"])
+    config["smi"]["encoder"] |= {"checkpoint_path": "/evil.pth", "image_size": 9, "pretrained": 1}
+    files["config.json"] = json.dumps(config).encode()
+    start = find_start(PLACE, {"name": "resnet18"})
+    assert start.encoder == {"name": "test_resnet", "stem": "standard"}
 
 
 # ---------------------------------------------------------------------------------------- the page

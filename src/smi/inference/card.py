@@ -222,7 +222,7 @@ def _rows(encoder: Pretrained, run: Run | None) -> Rows:
 
 
 def _over_seeds(run: Run, own: list[Result]) -> list[Result]:
-    """Return the mean scores, with 95 % intervals, of the runs beside this one that differ by seed.
+    """Return the mean scores, with 95 % intervals, of the runs that differ by the seed.
 
     They have no date: they are computed here, and not part of evaluation.json.
     """
@@ -248,11 +248,11 @@ def _over_seeds(run: Run, own: list[Result]) -> list[Result]:
 
 
 def _seeds(run: Run) -> tuple[Run, ...]:
-    """Return the runs beside this one, and itself, that differ from it only by the seed."""
+    """Return the runs of a row of a comparison that differ from this one only by the seed."""
     folder = run.folder.resolve()
-    beside = [Run(place) for place in sorted(folder.parent.iterdir()) if is_run(place)]
-    groups = group_by_seed(beside)
-    return next(group for group in groups if any(r.folder == folder for r in group))
+    row = [Run(place) for place in sorted(folder.parent.glob("seed-*")) if is_run(place)]
+    groups = group_by_seed(row)
+    return next((group for group in groups if any(r.folder == folder for r in group)), (run,))
 
 
 def _recipe(run: Run) -> dict[str, Any]:

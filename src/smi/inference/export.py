@@ -69,8 +69,8 @@ def export(
             with disk_errors(f"writing {folder}"):
                 _write(partial, encoder, network, to, classes)
                 if to == "hf-hub":
-                    shown = place if uploads else folder.name
-                    write_description(partial, encoder, network, place=shown, license=license)
+                    name = place if uploads else folder.name
+                    write_description(partial, encoder, network, place=name, license=license)
                 for written in partial.iterdir():
                     sync(written)
             difference = compare_features(partial, encoder, images, to, _output(classes))

@@ -160,7 +160,8 @@ class Network:
 
     def how_to_load_from_hub(self, place: str, size: int) -> list[str]:
         """Return Python code that loads the export from the hub, or from its folder."""
-        encoder = f"encoder = smi.load({literal(place)})  # has encoder.transform"
+        trust = ", trust=True" if self.own else ""
+        encoder = f"encoder = smi.load({literal(place)}{trust})  # has encoder.transform"
         if self.outside_timm:
             return [f"{encoder}; {self.outside_timm}, but load.py works without smi"]
         source = place if place.startswith(HUB_SCHEME) else f"{LOCAL_SCHEME}{place}"

@@ -116,16 +116,23 @@ def hub_network(name: str) -> tuple[dict[str, Any], Input]:
         config, network, arguments = load_model_config_from_path(folder)
         mean, std = _triple(config["mean"]), _triple(config["std"])
         expected = Input(mean, std, config["input_size"][-1])
-        kept = {key: value for key, value in (arguments or {}).items() if key not in HUB_IGNORED}
+        kept = _network_arguments(arguments or {})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"config.json of {name} does not describe a timm model: {error}") from error
     if exported is not None:
-        require_trusted_network(exported["encoder"], name)
-        return dict(exported["encoder"]), expected
+        settings = exported["encoder"]
+        require_trusted_network(settings, name)
+        own = {key: settings[key] for key in ("name", "stem") if key in settings}
+        return _network_arguments(settings) | own, expected
     require_timm_name(str(network))
     if is_import_path(str(network)):
         raise UserError(f"config.json of {name} names {network}, which would run code of the file")
     return {**kept, "name": str(network)}, expected
+
+
+def _network_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of config.json that make a network."""
+    return {key: value for key, value in arguments.items() if key not in HUB_IGNORED}
 
 
 def hub_export(name: str) -> dict[str, Any] | None:
