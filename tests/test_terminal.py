@@ -11,6 +11,7 @@ from smi.terminal import (
     announce,
     announce_once,
     aside,
+    counted,
     duration,
     has_colours,
     is_quiet,
@@ -172,3 +173,17 @@ def test_without_a_terminal_progress_is_lines(capsys, monkeypatch):
         now += 60
         progress.advance(1)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 images"),
+        (1, "1 image"),
+        (1.0, "1 image"),
+        (2.5, "2.5 images"),
+        (1614, "1,614 images"),
+    ],
+)
+def test_a_number_with_its_noun(number, text):
+    assert counted(number, "image") == text

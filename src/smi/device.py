@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from smi.errors import UserError
-from smi.terminal import counted
 
 if TYPE_CHECKING:
     import torch
@@ -110,7 +109,8 @@ def describe_device(device: "torch.device | None" = None) -> str:
     device = device or default_device()
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    threads = counted(torch.get_num_threads(), "thread")
+    count = torch.get_num_threads()
+    threads = f"{count} thread{'' if count == 1 else 's'}"
     return f"{platform.machine()} {device.type}, {threads}, torch {torch.__version__}"
 
 

@@ -53,6 +53,23 @@ def test_without_a_sweep_rows_are_listed():
     ]
 
 
+@pytest.mark.parametrize("value", [None, 0.1])
+def test_no_score_and_no_error_bar_is_beyond_100_percent(value):
+    row = make_row("SMI", {0: 0.99, 1: 1.0, 2: 0.93}, value)
+    figure = draw_comparison(
+        Comparison((row,), (0, 1, 2), "key" if value else None, {}), costs=False
+    )
+    (score,) = figure.data
+    bars, places = (score.error_x, score.x) if value is None else (score.error_y, score.y)
+    axis = figure.layout.xaxis if value is None else figure.layout.yaxis
+    assert places[0] + bars.array[0] == pytest.approx(100)
+    assert bars.arrayminus[0] > bars.array[0]
+    assert axis.range[0] < places[0] - bars.arrayminus[0]
+    assert axis.range[1] == 100
+    assert score.text[0].startswith("SMI" if value is None else "SMI 0.1")
+    assert "to 100.00" in score.text[0]
+
+
 def test_costs_can_be_left_out_and_one_row_has_no_differences():
     comparison = Comparison((make_row("SMI", {0: 0.9}),), (0,), None, {})
     figure = draw_comparison(comparison, costs=False)

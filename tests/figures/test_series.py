@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from smi.errors import UserError
-from smi.figures.curves import loss
+from smi.figures.curves import loss, probe
 from smi.figures.series import MAX_LINE_POINTS, thinned
 from smi.runs.names import name_runs
 from smi.runs.run import Run
@@ -19,6 +19,25 @@ def test_feature_std_and_ratio_are_the_logged_values(pair):
         found = trace(draw(name, pair), "SMI")
         assert list(found.y) == [line[key] for line in pair[0].metrics()]
         assert list(found.x) == [line["epoch"] for line in pair[0].metrics()]
+
+
+def test_feature_std_begins_at_zero(pair):
+    low, high = draw("feature-std", pair).layout.yaxis.range
+    assert low == 0
+    assert high > max(line["feature_std"] for run in pair for line in run.metrics())
+
+
+def test_knn_curves_have_the_untrained_encoder_and_end_at_100_percent(pair):
+    for run, knn in zip(pair, (0.9, 0.94), strict=True):
+        start = {"step": 0, "epoch": 0.0, "probe": {"knn": knn}}
+        last = {"step": 120, "epoch": 3.0, "probe": {"knn": 0.999}}
+        (run.folder / "metrics.jsonl").write_text(f"{json.dumps(start)}\n{json.dumps(last)}\n")
+    figure = probe(name_runs([Run(run.folder) for run in pair]))
+    untrained = trace(figure, "untrained")
+    assert list(untrained.y) == pytest.approx([92, 92])  # the mean of both
+    assert untrained.x[0] == 0
+    low, high = figure.layout.yaxis.range
+    assert (low < 90, high) == (True, 100)
 
 
 def test_a_ratio_takes_two_terms(pair, tmp_path):

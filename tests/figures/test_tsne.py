@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from smi.errors import UserError
-from smi.figures.tsne import embed_in_3d
+from smi.figures.tsne import MAX_RADIUS, embed_in_3d, within_sphere
 from support.figures import caption, draw
 
 
@@ -27,3 +27,15 @@ def test_a_dataset_without_labels_is_refused_by_tsne_alone(trained, tmp_path):
         draw("tsne", trained[:1], data=str(tmp_path))
     figure = draw("eigenspectrum", trained[:1], data=str(tmp_path), images=40)
     assert "all of which may be trained on" in caption(figure)
+
+
+def test_an_outlier_is_moved_to_the_edge_and_others_stay():
+    points = np.random.default_rng(0).normal(size=(200, 3))
+    points[7] = [100, 0, 0]
+    moved, count = within_sphere(points.tolist())
+    assert count == 1
+    others = np.arange(200) != 7
+    assert moved[others] == pytest.approx(points[others], abs=1e-3)
+    radii = np.linalg.norm(moved - np.median(points, axis=0), axis=1)
+    assert radii[7] == pytest.approx(MAX_RADIUS * np.quantile(radii[others], 0.985), rel=0.05)
+    assert within_sphere([[0, 0, 0]] * 5)[1] == 0

@@ -110,6 +110,26 @@ def test_the_cloud_shows_the_image_under_the_pointer_and_turns(page, report):
     assert page.get_attribute(".legend button >> nth=1", "aria-pressed") == "false"
 
 
+def test_all_of_the_cloud_is_inside_its_box(page, report):
+    page.goto(f"{report}#features")
+    canvas = page.locator(".cloud > canvas")
+    marked = """canvas => {
+      const { width, height } = canvas, c = new OffscreenCanvas(width, height).getContext(
+        "2d", { willReadFrequently: true });
+      c.drawImage(canvas, 0, 0);
+      const strips = [[0, 0, width, 1], [0, height - 1, width, 1], [0, 0, 1, height],
+                      [width - 1, 0, 1, height]];
+      const any = (strip) => c.getImageData(...strip).data.some((value) => value > 0);
+      return [any([0, 0, width, height]), strips.some(any)];
+    }"""
+    for width in (390, 1280):
+        page.set_viewport_size({"width": width, "height": 844})
+        canvas.focus()
+        for key in ("ArrowLeft", "ArrowUp", "ArrowUp"):
+            page.keyboard.press(key)
+            assert canvas.evaluate(marked) == [True, False]
+
+
 def test_one_choice_is_for_the_whole_page(page, report):
     page.goto(f"{report}#features")
     page.click("#features fieldset label >> nth=1")
@@ -127,6 +147,13 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(page, report):
         wait_until(page, DRAWN)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.wait_for_selector("[data-plot] path.js-line")
+    page.click("#tab-overview")
+    wait_until(page, "document.querySelector('.scroll').matches('.more-right:not(.more-left)')")
+    page.evaluate("document.querySelector('.scroll').scrollLeft = 1e6")
+    wait_until(page, "document.querySelector('.scroll').matches('.more-left:not(.more-right)')")
+    title = page.locator(".scroll caption span").bounding_box()
+    assert 0 <= title["x"] < title["x"] + title["width"] <= 390  # it does not scroll away
+    page.click("#tab-features")
     boxes = page.evaluate(
         "[...document.querySelectorAll('[data-plot=\"0\"] .cartesianlayer path.js-line')]"
         ".map((e) => e.getBoundingClientRect().left)"
@@ -236,6 +263,7 @@ def test_a_figure_of_images_keeps_its_width_and_scrolls_on_a_phone(page, tmp_pat
     page.goto(figure_page(tmp_path, {"type": "heatmap", "z": [[1, 2], [3, 4]]}))
     page.wait_for_selector(".main-svg")
     assert page.evaluate("document.querySelector('.main-svg').clientWidth") == 675
+    wait_until(page, "document.querySelector('.scroll').matches('.more-right')")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 

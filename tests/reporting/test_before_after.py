@@ -15,8 +15,7 @@ from reporting.read_page import read_data, read_missing, read_titles
 from smi.comparison.comparison import Comparison, Row, TrainedRun
 from smi.device import Runtime
 from smi.figures.sample import Sample
-from smi.reporting.before_after import kept_sentence, kept_texts
-from smi.reporting.places import rotated_onto
+from smi.reporting.before_after import kept_sentence, kept_texts, rotated_onto
 from smi.reporting.portrait import (
     MAX_IMAGES,
     NUM_QUERIES,

@@ -81,6 +81,10 @@ def test_a_comparison_begins_with_its_tables_and_shows_one_seed_of_each_row(comp
         "Both seeds",
         "Differences to SMI in percentage points, paired by seed",
     ]
+    titles = read_titles(page)
+    assert titles[0] == "Scores, differences and costs"  # the figure
+    assert titles.index("Both seeds") < titles.index("Health")
+    assert page.count("how well neighbours predict clusters") == 1  # explained once
     assert "one run of each row is shown, seed 0." in page
     assert "smi pretrain digits --seed=1" in page
     data = read_data(page)
@@ -256,3 +260,6 @@ def test_a_report_in_a_browser(compared, page, drawn):
         page.click(f"#tab-{tab}")
         drawn()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, tab
+    page.set_viewport_size({"width": 1280, "height": 900})
+    sheets = page.pdf(format="A4").count(b"/Type /Page\n")
+    assert 4 < sheets < 14

@@ -152,10 +152,11 @@ def _add_scores(
 ) -> None:
     """Write the accuracy above each bar, with half of its interval for several seeds."""
     for name, (middle, half) in scores.items():
+        top = middle + within_percent(middle, half)[0]
         more = f"<br>± {half:.1f}" if len(groups[name]) > 1 else ""
         figure.add_annotation(
             x=_label(name),
-            y=middle + within_percent(middle, half)[0],
+            y=top if top < 90 else 100,  # above the frame, not across it
             text=f"{middle:.1f}{more}",
             yanchor="bottom",
             showarrow=False,

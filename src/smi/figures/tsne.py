@@ -4,7 +4,8 @@ Classes differ by colour and symbol.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from smi.errors import UserError
 from smi.figures.sample import Features
 from smi.figures.style import FONT, SMALL, finish, plain
 from smi.pages.palette import BOX_EDGE, CLASSES
+from smi.terminal import counted
 
 SYMBOLS = (
     "circle",
@@ -27,6 +29,7 @@ SYMBOLS = (
 )  # without x, because few fonts have its glyph
 COMPONENTS = 50  # principal components that features are reduced to first, as is usual
 PERPLEXITY = 30.0
+MAX_RADIUS = 1.25  # times the radius that 98 % of the points are within
 MAX_LEGEND_CLASSES = 20
 MAX_COLUMNS = 2
 BARE_AXIS = {
@@ -54,16 +57,19 @@ def tsne(
         horizontal_spacing=0.01,
         vertical_spacing=0.05,
     )
+    num_moved = 0
     for number, name in enumerate(names):
+        shown, far = within_sphere(points[name])
+        num_moved += far
         place = {"row": number // columns + 1, "col": number % columns + 1}
         labels = labels_of(features[name], of)
-        _add_classes(figure, points[name], features[name], labels, number == 0, place)
+        _add_classes(figure, shown, features[name], labels, number == 0, place)
     figure.update_scenes(
         xaxis=BARE_AXIS,
         yaxis=BARE_AXIS,
         zaxis=BARE_AXIS,
-        aspectmode="cube",
-        camera={"eye": {"x": 1.0, "y": 1.0, "z": 0.7}},
+        aspectmode="data",  # one unit is as long on all axes
+        camera={"eye": {"x": 1.4, "y": 1.4, "z": 1.0}},
     )
     figure.update_annotations(font_size=FONT + 1)
     count = len(points[names[0]])
@@ -71,7 +77,7 @@ def tsne(
         figure,
         f"3-D t-SNE (perplexity {perplexity(count):g}) of the frozen features of {count:,} {of}, "
         f"reduced to {COMPONENTS} principal components first. Axes have no unit; distances "
-        "between clusters mean little.",
+        f"between clusters mean little.{moved_sentence(num_moved)}",
         width=190 + 470 * columns,
         height=40 + 460 * rows,
         axes=False,
@@ -86,7 +92,7 @@ def tsne(
 
 def _add_classes(
     figure: go.Figure,
-    points: NDArray[np.float32],
+    points: NDArray[np.float64],
     features: Features,
     labels: NDArray[np.int64],
     in_legend: bool,
@@ -136,6 +142,25 @@ def embed_in_3d(h: NDArray[np.float32], *, seed: int = 0) -> NDArray[np.float32]
         3, perplexity=perplexity(len(h)), init="pca", random_state=seed
     ).fit_transform(reduced)
     return points.astype(np.float32)
+
+
+def within_sphere(places: Sequence[Any] | NDArray[np.float32]) -> tuple[NDArray[np.float64], int]:
+    """Move outliers among places [n, 3] to the edge of a sphere; return how many were moved.
+
+    One far image would leave little room for all others.
+    """
+    points: NDArray[np.float64] = np.asarray(places, dtype=np.float64)
+    centre = np.median(points, axis=0)
+    radii = np.linalg.norm(points - centre, axis=1)
+    limit = MAX_RADIUS * np.quantile(radii, 0.98)
+    shares = np.minimum(1, limit / np.maximum(radii, 1e-30))
+    return (centre + shares[:, None] * (points - centre)).round(3), int((radii > limit).sum())
+
+
+def moved_sentence(num_moved: int) -> str:
+    """Return a sentence for a caption about moved outliers; empty if there are none."""
+    verb = "is" if num_moved == 1 else "are"
+    return f" {counted(num_moved, 'outlier')} {verb} drawn at the edge." if num_moved else ""
 
 
 def perplexity(count: int) -> float:

@@ -171,8 +171,9 @@ def _verdict(findings: list[Finding], num_lines: int, *, finished: bool) -> str:
             "run this short shows little."
         )
     if num_lines < MIN_LINES:
+        there = "there is" if num_lines == 1 else "there are"
         return (
-            f"It is too early to say: the metrics have {counted(num_lines, 'line')}, "
+            f"It is too early to say: {there} {counted(num_lines, 'line')} of metrics, "
             f"and {MIN_LINES} are needed."
         )
     return HEALTHY

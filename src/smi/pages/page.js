@@ -432,7 +432,8 @@
   };
   for (const element of selectAll(".scroll, .tabs, .gallery")) {
     element.addEventListener("scroll", () => fade(element), { passive: true });
-    new ResizeObserver(() => fade(element)).observe(element);
+    const sizes = new ResizeObserver(() => fade(element));
+    [element, ...element.children].forEach((box) => sizes.observe(box));
   }
 
   // ------------------------------------------------------------ draw elements that come into sight

@@ -7,6 +7,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from smi.errors import UserError
 from smi.files import damaged
 from smi.pages import Block, Missing, TableBlock, Text
@@ -119,3 +122,20 @@ def _missing_scores(runs: Sequence[ReportRun], has_labels: bool) -> Missing:
         f"Scores of {names} before and after are not measured yet under one protocol:",
         shlex.join(["smi", "evaluate", *folders, "--floors"]),
     )
+
+
+# ------------------------------------------------------------------------------ t-SNE
+
+
+def rotated_onto(points: Sequence[Any], target: Sequence[Any]) -> list[list[float]]:
+    """Rotate or mirror points [n, 3] so that they are as near to `target` as they can be.
+
+    t-SNE has no preferred direction, so that this changes nothing but the view.
+    """
+    before: NDArray[np.float64] = np.asarray(points, dtype=np.float64)
+    after: NDArray[np.float64] = np.asarray(target, dtype=np.float64)
+    before = before - before.mean(axis=0)
+    after = after - after.mean(axis=0)
+    left, _, right = np.linalg.svd(before.T @ after)  # orthogonal Procrustes
+    rotated: list[list[float]] = (before @ left @ right).round(3).tolist()
+    return rotated

@@ -30,7 +30,7 @@ from smi.figures.linear_curves import linear_curves
 from smi.figures.linear_scores import PROTOCOLS, results_of
 from smi.figures.redundancy_ratio import ratio
 from smi.figures.std_summary import std_summary
-from smi.figures.tsne import COMPONENTS, perplexity
+from smi.figures.tsne import COMPONENTS, moved_sentence, perplexity, within_sphere
 from smi.figures.variance_violin import draw_variances
 from smi.pages import (
     Block,
@@ -46,7 +46,7 @@ from smi.pages import (
     Verdict,
 )
 from smi.pages.plots import plot
-from smi.reporting.before_after import gain_blocks, kept_texts
+from smi.reporting.before_after import gain_blocks, kept_texts, rotated_onto
 from smi.reporting.gains import ADAPTED, start_results
 from smi.reporting.image_blocks import (
     BEFORE_AFTER_NEIGHBOURS_TITLE,
@@ -58,7 +58,6 @@ from smi.reporting.image_blocks import (
     pairs_gallery,
     views_gallery,
 )
-from smi.reporting.places import rotated_onto, within_sphere
 from smi.reporting.portrait import Portrait
 from smi.reporting.quality import quality_blocks
 from smi.reporting.run_blocks import (
@@ -378,8 +377,7 @@ class ReportDocument:
             f"{part['of']}, encoded by {row} and reduced to {COMPONENTS} principal components "
             "before. Axes have no unit; distances between clusters mean little."
         )
-        if num_moved := within_sphere(part["places"])[1]:
-            caption += f" {counted(num_moved, 'image')} far from all others: drawn at the edge."
+        caption += moved_sentence(within_sphere(part["places"])[1])
         if not part["labels"]:
             caption += " The images have no labels to colour them by."
         if self.thinning > 1:
