@@ -117,6 +117,8 @@ def hub_network(name: str) -> tuple[dict[str, Any], Input]:
         mean, std = _triple(config["mean"]), _triple(config["std"])
         expected = Input(mean, std, config["input_size"][-1])
         kept = {key: value for key, value in (arguments or {}).items() if key not in HUB_IGNORED}
+    except OSError as error:  # the hub's are ValueErrors, too, in older versions of its client
+        raise _not_there(name, place, error) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"config.json of {name} does not describe a timm model: {error}") from error
     except Exception as error:  # the hub's client raises errors of several libraries
