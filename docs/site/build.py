@@ -34,8 +34,8 @@ README_ANCHORS = {"results": "results.md", "documentation": "index.md"}
 README_ANCHORS |= {"methods": "index.md#methods", "citation": "index.md#citation"}
 GUIDES = ("photographs", "only-the-loss", "worth-it", "fair-comparison", "eight-gpus", "collapse")
 # The other pages of docs/, in the order of the sidebar; pages that are not named here follow.
-USE = ("pretraining", "adapting", "data", "views", "evaluation", "classify", "comparison", "report")
-USE += ("scaling", "first-gpu-run", "works-with")
+USE = ("install", "pretraining", "adapting", "data", "views", "evaluation", "classify")
+USE += ("comparison", "report", "scaling", "first-gpu-run", "works-with")
 EVIDENCE = ("results", "zoo", "benchmarks", "reliability", "log")
 PROJECT = ("architecture", "security", "supply-chain")
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
