@@ -207,7 +207,7 @@ PRETRAIN = """
 import sys, smi
 smi.pretrain("digits", out=sys.argv[1], overrides={
     "epochs": 1, "batch_size": 256, "method.widths": [16, 16], "log.probe_images": 200,
-    "log.keep_every": 1.0,
+    "log.keep_every": 1.0, "encoder.channels": [8, 8, 8, 8],
 })
 """
 RESUME = """
@@ -220,7 +220,7 @@ def stop(self, done, *words, **options):
         signal.raise_signal(signal.SIGTERM)
 journal.Journal.record = stop
 overrides = {"epochs": 1, "batch_size": 256, "method.widths": [16, 16],
-             "log.probe_images": 200, "log.keep_every": 1.0}
+             "log.probe_images": 200, "log.keep_every": 1.0, "encoder.channels": [8, 8, 8, 8]}
 try:
     smi.pretrain("digits", out=sys.argv[1], overrides=overrides)
     sys.exit("it did not stop")

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 import smi
+from support.forked import Forked
 
 TESTS = Path(__file__).parents[1]
 SMI = [str(Path(sys.executable).with_name("smi"))]
@@ -23,7 +24,14 @@ def environment(**more: str) -> dict[str, str]:
 def command(
     *arguments: str, program: list[str] = SMI, **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run `smi` in another process."""
+    """Run `smi` in another process, forked from one that has imported torch; or a program."""
+    if program == SMI:
+        forked = Forked(*SMI, *arguments, env=environment(**more), cwd=TESTS)
+        try:
+            output, errors = forked.communicate(timeout=180)
+        finally:
+            forked.kill()
+        return subprocess.CompletedProcess(arguments, forked.returncode or 0, output, errors)
     return subprocess.run(
         [*program, *map(str, arguments)],
         capture_output=True,

@@ -14,11 +14,12 @@ import torch
 import torch.distributed as dist
 
 from support.digits import environment
+from support.forked import Forked
 
 MARK = "----- end of a command -----"
 
 
-def start_two(script: str | Path, *arguments: object) -> list["subprocess.Popen[str]"]:
+def start_two(script: str, *arguments: object) -> list[Forked]:
     """Run a script as rank 0 and rank 1 of one machine."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -26,18 +27,12 @@ def start_two(script: str | Path, *arguments: object) -> list["subprocess.Popen[
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     shared |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     return [
-        subprocess.Popen(
-            [sys.executable, str(script), *map(str, arguments)],
-            env=environment(**shared, RANK=str(rank), LOCAL_RANK=str(rank)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        Forked(script, *arguments, env=environment(**shared, RANK=str(rank), LOCAL_RANK=str(rank)))
         for rank in range(2)
     ]
 
 
-def finish(processes: list["subprocess.Popen[str]"]) -> list[tuple[int, str, str]]:
+def finish(processes: list[Forked]) -> list[tuple[int | None, str, str]]:
     """Return the exit code, output and errors of each process; none may wait for the other."""
     try:
         outputs = [process.communicate(timeout=240) for process in processes]
@@ -72,24 +67,10 @@ def _run_all(commands: list[list[str]]) -> None:
 
 def work_together(script: str, folder: Path) -> list[dict]:
     """Run a script as two ranks; return what each has saved in the folder (`join_and_work`)."""
-    command = [sys.executable, "-W", "error", script, str(folder)]
-    processes = [
-        subprocess.Popen(
-            [*command, str(rank)],
-            env=environment(MASTER_ADDR="127.0.0.1"),
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        for process in processes:
-            _, errors = process.communicate(timeout=240)
-            assert process.returncode == 0, errors
-    finally:
-        for process in processes:  # the other one would wait for one that failed
-            process.kill()
-            process.communicate()
+    shared = environment(MASTER_ADDR="127.0.0.1", PYTHONWARNINGS="error")
+    ranks = [Forked(script, folder, rank, env=shared) for rank in range(2)]
+    for code, _, errors in finish(ranks):
+        assert code == 0, errors
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
