@@ -1,32 +1,29 @@
-"""Collect the first evidence: SMI, Barlow Twins, VICReg and SimCLR on CIFAR-10 and photographs.
+"""Compare seven systems on CIFAR-10 and photographs, with equal epochs and with equal time.
 
-Each has three seeds; SMI's λ is swept.
+SMI with two and with four views, Barlow Twins, VICReg, SimCLR, BYOL and MoCo v2; five seeds each.
 
-    smi compare cifar10-small --methods SMI BarlowTwins VICReg SimCLR
-        --sweep SMI.redundancy_weight=0.1,0.01,0.03,0.3 --root DATA
-        --data.images 6000 --epochs 8 --log.probe_every 0 --out runs/cifar10
-    smi compare imagenette-small --methods SMI BarlowTwins VICReg SimCLR
-        --sweep SMI.redundancy_weight=0.1,0.01,0.03,0.3
-        --data DATA/imagenette-sub --epochs 12 --log.probe_every 0 --out runs/imagenette
-    smi evaluate runs/cifar10/runs/SMI/seed-0 --floors
-    smi evaluate runs/imagenette/runs/SMI/seed-0 --floors
+    python benchmarks/evidence.py run cifar10-small --root DATA --out runs
+    python benchmarks/evidence.py run imagenette-small --data DATA/imagenette-sub --out runs
+    python benchmarks/evidence.py keep runs/*      writes results/comparison-RECIPE[-time]/, without
+                                                   local paths
+    python benchmarks/evidence.py show             prints the tables; --time those of equal time
+    python benchmarks/evidence.py claims           prints the paper's claims on these runs
+    python benchmarks/evidence.py draw             draws docs/comparison-*.png
 
-    python benchmarks/evidence.py keep runs/cifar10 runs/imagenette
-                                             writes results/comparison-RECIPE/, without local paths
-    python benchmarks/evidence.py show       prints the table of the README
-    python benchmarks/evidence.py claims     prints the paper's claims on these runs
-    python benchmarks/evidence.py draw       draws docs/comparison-*.png
-
-The hyperparameters are those of the recipes. benchmarks/knobs.py chose them on held-out training
-images, with four values for each method. The test images are used once, after training, because
---log.probe_every 0 turns the probes during training off.
+`run` resumes. With --time, every run has 100 s instead of 36,000 images. The learning rate and the
+main hyperparameter of each method are those of its best trial in results/knobs-RECIPE.json: six
+trials for each, at the same number of images, on held-out training images. SMI with four views
+has those of two. The test images are used once, after training: --log.probe_every 0 turns the
+probes during training off.
 """
 
+import argparse
 import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
+from knobs import best_settings
 from machine import RESULTS, command, footer, stamp, warn_if_dirty
 from smi.comparison.comparison import Comparison, Estimate, Row, TrainedRun
 from smi.comparison.figure import draw_comparison
@@ -35,8 +32,39 @@ from smi.paper.claims import judge_claims
 from smi.paper.verdicts import DatasetComparisons
 
 NAMES = {"cifar10-small": "CIFAR-10", "imagenette-small": "Imagenette photographs"}
+BUDGETS = {  # 36,000 images
+    "cifar10-small": {"data.images": 36000, "epochs": 1, "optimizer.warmup_epochs": 0.05},
+    "imagenette-small": {"epochs": 12},
+}
+TIME = "100s"
+METHODS = ("SMI", "BarlowTwins", "VICReg", "SimCLR", "BYOL", "MoCoV2")
 SCORES = {"kNN": "kNN", "linear-cached": "linear", "1 label": "1 label", "10 labels": "10 labels"}
-SHOWN = {"BarlowTwins": "Barlow Twins"}
+SHOWN = {"BarlowTwins": "Barlow Twins", "MoCoV2": "MoCo v2"}
+
+
+def run(recipe: str, arguments: argparse.Namespace) -> None:
+    """Make the comparison of a recipe, or resume it; then evaluate the floors."""
+    import smi
+
+    settings: dict[str, object] = {"log.probe_every": 0, **BUDGETS[recipe]}
+    for method, chosen in best_settings(recipe).items():
+        if method in METHODS:
+            settings |= {f"methods.{method}.{name}": value for name, value in chosen.items()}
+    if arguments.time:
+        del settings["epochs"]
+    runtime = smi.Runtime(root=arguments.root)
+    comparison = smi.compare(
+        METHODS,
+        recipe=recipe,
+        data=arguments.data,
+        out=arguments.out / f"{recipe}{'-time' if arguments.time else ''}",
+        seeds=arguments.seeds,
+        sweep="SMI.views=2,4",
+        time=TIME if arguments.time else None,
+        overrides=settings,
+        runtime=runtime,
+    )
+    smi.evaluate(comparison.rows[0].runs[0].folder, floors=True, runtime=runtime)
 
 
 def keep(folder: Path, commit: str) -> Path:
@@ -46,7 +74,7 @@ def keep(folder: Path, commit: str) -> Path:
     """
     comparison = Comparison.read(folder)
     recipe = comparison.about["recipe"]
-    out = RESULTS / f"comparison-{recipe}"
+    out = _home(recipe, timed=comparison.seconds is not None)
     out.mkdir(parents=True, exist_ok=True)
     floors: dict[str, dict[str, float]] = {}
     for result in read_all(Path(comparison.rows[0].runs[0].folder)):
@@ -56,9 +84,7 @@ def keep(folder: Path, commit: str) -> Path:
             )
     measured_claims = [
         claim.plain()
-        for claim in judge_claims(
-            [DatasetComparisons(NAMES[recipe], pair=comparison, sweep=comparison)]
-        )
+        for claim in judge_claims([DatasetComparisons(NAMES[recipe], pair=comparison)])
         if _measured(claim.name)
     ]
     about = stamp(
@@ -77,19 +103,23 @@ def keep(folder: Path, commit: str) -> Path:
     return out
 
 
+def _home(recipe: str, *, timed: bool) -> Path:
+    return RESULTS / f"comparison-{recipe}{'-time' if timed else ''}"
+
+
 def _measured(name: str) -> bool:
-    return name not in ("cost", "no-gather")  # these do not depend on runs
+    return name not in ("lambda", "cost", "no-gather")  # these do not depend on these runs
 
 
-def show(recipe: str) -> str:
-    """Format the methods and the sweep as Markdown."""
-    folder = RESULTS / f"comparison-{recipe}"
-    comparison = Comparison.read(folder)
+def show(recipe: str, *, timed: bool) -> str:
+    """Format the methods as Markdown."""
+    comparison = Comparison.read(_home(recipe, timed=timed))
     columns = {
         name: column for column in comparison.columns for name in [column[1]] if name in SCORES
     }
-    methods = [row for row in comparison.rows if row.value is None or row is comparison.rows[0]]
-    lines = [f"**{NAMES[recipe]}**", ""]
+    methods = comparison.rows
+    budget = f"{TIME.removesuffix('s')} s of one core" if timed else "36,000 images"
+    lines = [f"**{NAMES[recipe]}**, {budget} for each run", ""]
     heads = [SCORES[name] for name in columns]
     lines += [
         f"| | {' | '.join(heads)} | linear, difference to SMI |",
@@ -106,14 +136,7 @@ def show(recipe: str) -> str:
     for subject, scores in sorted(comparison.about["floors"].items(), reverse=True):
         cells = [f"{100 * scores[name]:.1f}" if name in scores else "" for name in columns]
         lines.append(f"| {subject} | {' | '.join(cells)} | |")
-    swept = sorted(
-        (row for row in comparison.rows if row.value is not None), key=lambda row: float(row.value)
-    )
-    sweep = ", ".join(
-        f"{row.value:g}: {_cell(comparison.score(row, columns['linear-cached']))}" for row in swept
-    )
     images = comparison.protocols[columns["kNN"][0]].protocol
-    lines += ["", f"SMI's λ, linear: {sweep}."]
     lines += [
         "",
         f"{images['train']['images']:,} labelled images, {images['test']['images']:,} test images, "
@@ -124,7 +147,7 @@ def show(recipe: str) -> str:
 
 def draw(recipe: str) -> Path:
     """Draw the scores of nearest neighbours and of the linear classifier for the docs."""
-    whole = Comparison.read(RESULTS / f"comparison-{recipe}")
+    whole = Comparison.read(_home(recipe, timed=True))
 
     def shown_scores(result: Result) -> Result:
         return replace(
@@ -151,7 +174,7 @@ def draw(recipe: str) -> Path:
 def show_claims() -> str:
     """Format each claim and its verdict on each dataset as Markdown."""
     documents = {
-        recipe: json.loads((RESULTS / f"comparison-{recipe}" / "claims.json").read_text())
+        recipe: json.loads((_home(recipe, timed=True) / "claims.json").read_text())
         for recipe in NAMES
     }
     lines = ["| claim | dataset | verdict | |", "|---|---|---|---|"]
@@ -166,7 +189,8 @@ def show_claims() -> str:
 
 
 def _called(row: Row) -> str:
-    return SHOWN.get(row.method, row.method)
+    name = SHOWN.get(row.method, row.method)
+    return f"{name}, four views" if row.value == 4 else name
 
 
 def _cell(estimate: Estimate | None) -> str:
@@ -183,22 +207,30 @@ def _points(estimate: Estimate | None) -> str:
 
 def main() -> None:
     parser = command(__doc__)
-    parser.add_argument("action", choices=("keep", "show", "claims", "draw"))
-    parser.add_argument("folders", nargs="*", type=Path)
+    parser.add_argument("action", choices=("run", "keep", "show", "claims", "draw"))
+    parser.add_argument("names", nargs="*", help="a recipe to run, or folders to keep")
+    parser.add_argument("--root", type=Path, help="the folder of named datasets")
+    parser.add_argument("--data", help="an image folder instead of a named dataset")
+    parser.add_argument("--out", type=Path, default=Path("runs"))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--time", action="store_true", help="equal time instead of equal epochs")
     parser.add_argument(
         "--commit", default="", help="the commit of the code that made the runs (default: this one)"
     )
     arguments = parser.parse_args()
-    if arguments.action == "claims":
+    if arguments.action == "run":
+        warn_if_dirty()
+        for recipe in arguments.names:
+            run(recipe, arguments)
+    elif arguments.action == "claims":
         print(show_claims())
     elif arguments.action == "show":
-        print("\n\n".join(show(recipe) for recipe in NAMES))
+        print("\n\n".join(show(recipe, timed=arguments.time) for recipe in NAMES))
     elif arguments.action == "draw":
         print(*map(draw, NAMES), sep="\n")
-    if arguments.folders and not arguments.commit:
-        warn_if_dirty()
-    for folder in arguments.folders:
-        print(keep(folder, arguments.commit))
+    else:
+        for folder in arguments.names:
+            print(keep(Path(folder), arguments.commit))
 
 
 if __name__ == "__main__":
