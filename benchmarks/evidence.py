@@ -2,15 +2,20 @@
 
 SMI with two and with four views, Barlow Twins, VICReg, SimCLR, BYOL and MoCo v2; five seeds each.
 
+    python benchmarks/evidence.py pace cifar10-small --root DATA     on a quiet machine
     python benchmarks/evidence.py run cifar10-small --root DATA --out runs
     python benchmarks/evidence.py run imagenette-small --data DATA/imagenette-sub --out runs
-    python benchmarks/evidence.py keep runs/*      writes results/comparison-RECIPE[-time]/, without
-                                                   local paths
+    python benchmarks/evidence.py keep runs/RECIPE   writes results/comparison-RECIPE[-time]/,
+                                                     without local paths
     python benchmarks/evidence.py show             prints the tables; --time those of equal time
     python benchmarks/evidence.py claims           prints the paper's claims on these runs
     python benchmarks/evidence.py draw             draws docs/comparison-*.png
 
-`run` resumes. With --time, every run has 100 s instead of 36,000 images. The learning rate and the
+`run` resumes. Equal epochs are 36,000 images for every system. Equal time is the time that SMI
+with two views takes for them: `pace` measures the step of each system on one quiet core, the median
+of rounds in which all take turns, and writes results/pace-RECIPE.json. A system whose step takes
+within 5 % of SMI's keeps its runs of equal epochs; the others get runs of fewer or more steps, with
+the same schedule. So other work on the machine does not change a result. The learning rate and the
 main hyperparameter of each method are those of its best trial in results/knobs-RECIPE.json: six
 trials for each, at the same number of images, on held-out training images. SMI with four views
 has those of two. The test images are used once, after training: --log.probe_every 0 turns the
@@ -20,6 +25,8 @@ probes during training off.
 import argparse
 import json
 import re
+import statistics
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,52 +43,149 @@ BUDGETS = {  # 36,000 images
     "cifar10-small": {"data.images": 36000, "epochs": 1, "optimizer.warmup_epochs": 0.05},
     "imagenette-small": {"epochs": 12},
 }
-TIME = "100s"
+ROUNDS, STEPS, UNTIMED = 3, 8, 3
+SAME_PACE = 0.05  # steps that differ by less take equally long
 METHODS = ("SMI", "BarlowTwins", "VICReg", "SimCLR", "BYOL", "MoCoV2")
 SCORES = {"kNN": "kNN", "linear-cached": "linear", "1 label": "1 label", "10 labels": "10 labels"}
 SHOWN = {"BarlowTwins": "Barlow Twins", "MoCoV2": "MoCo v2"}
 
 
-def run(recipe: str, arguments: argparse.Namespace) -> None:
-    """Make the comparison of a recipe, or resume it; then evaluate the floors."""
-    import smi
-
+def settings_of(recipe: str) -> dict[str, object]:
+    """Return the settings of all runs of a recipe, with the best ones of each method."""
     settings: dict[str, object] = {"log.probe_every": 0, **BUDGETS[recipe]}
     for method, chosen in best_settings(recipe).items():
         if method in METHODS:
             settings |= {f"methods.{method}.{name}": value for name, value in chosen.items()}
-    if arguments.time:
-        del settings["epochs"]
+    return settings
+
+
+def run(recipe: str, arguments: argparse.Namespace) -> None:
+    """Make the comparisons of a recipe, or resume them; then evaluate the floors."""
+    import smi
+
+    settings = settings_of(recipe)
     runtime = smi.Runtime(root=arguments.root)
+    shared = {"recipe": recipe, "data": arguments.data, "seeds": arguments.seeds}
     comparison = smi.compare(
         METHODS,
-        recipe=recipe,
-        data=arguments.data,
-        out=arguments.out / f"{recipe}{'-time' if arguments.time else ''}",
-        seeds=arguments.seeds,
+        out=arguments.out / recipe,
         sweep="SMI.views=2,4",
-        time=TIME if arguments.time else None,
         overrides=settings,
         runtime=runtime,
+        **shared,
     )
     smi.evaluate(comparison.rows[0].runs[0].folder, floors=True, runtime=runtime)
+    for name, num_steps in steps_of_equal_time(recipe, comparison).items():
+        method, _, views = name.partition(",views=")
+        more = {"methods.SMI.views": int(views)} if views else {}
+        timed = {**settings, **more, "steps": num_steps}
+        del timed["epochs"]
+        smi.compare(
+            [method],
+            out=arguments.out / f"{recipe}-time" / name,
+            overrides=timed,
+            runtime=runtime,
+            **shared,
+        )
 
 
-def keep(folder: Path, commit: str) -> Path:
-    """Write a comparison, the scores of its floors, and the paper's claims on its runs.
+def steps_of_equal_time(recipe: str, comparison: Comparison) -> dict[str, int]:
+    """Return the steps of the systems whose step does not take as long as SMI's."""
+    seconds = json.loads(_pace_file(recipe).read_text())["seconds"]
+    facts = json.loads((Path(comparison.rows[0].runs[0].folder) / "run.json").read_text())
+    ratios = {name: seconds["SMI"] / value for name, value in seconds.items()}
+    return {
+        name: round(facts["steps"] * ratio)
+        for name, ratio in ratios.items()
+        if abs(ratio - 1) > SAME_PACE
+    }
 
-    The floors are an untrained encoder and pixels, under the protocols of the comparison.
-    """
+
+def _pace_file(recipe: str) -> Path:
+    return RESULTS / f"pace-{recipe}.json"
+
+
+def measure_pace(recipe: str, arguments: argparse.Namespace) -> None:
+    """Measure the seconds of a step of each system, on one core, taking turns."""
+    import torch
+
+    import smi
+    from smi.config.resolve import resolve
+    from smi.training.build import build_job, open_images
+    from smi.training.feeding import Feeder
+    from smi.training.step import Step
+
+    torch.set_num_threads(1)
+    device = torch.device("cpu")
+    times: dict[str, list[float]] = {}
+    overrides = settings_of(recipe) | ({"data": arguments.data} if arguments.data else {})
+    for _ in range(ROUNDS):
+        for name in ("SMI", "SMI,views=4", *METHODS[1:]):
+            method, _, views = name.partition(",views=")
+            more = {"method.views": int(views)} if views else {}
+            config = resolve(recipe, {**overrides, "method": method, **more})
+            runtime = smi.Runtime(root=arguments.root)
+            with open_images(config, runtime) as (images, batches):
+                job = build_job(config, images, batches, device, compiled=False, weights=None)
+                take = Step(job)
+                with Feeder(job.batches, job.views, job.device) as feeder:
+                    for step in range(UNTIMED + STEPS):
+                        if step == UNTIMED:
+                            start = time.perf_counter()
+                        batch, x = next(feeder)
+                        take(step, x, batch)
+                    seconds = (time.perf_counter() - start) / STEPS
+            times.setdefault(name, []).append(seconds)
+            print(f"{name}: {1000 * seconds:.0f} ms", flush=True)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    document = stamp("1 thread", torch=torch.__version__) | {"seconds": medians, "rounds": times}
+    _pace_file(recipe).write_text(json.dumps(document, indent=1) + "\n")
+
+
+def keep(folder: Path, commit: str) -> list[Path]:
+    """Write both comparisons of a recipe, without local paths."""
     comparison = Comparison.read(folder)
     recipe = comparison.about["recipe"]
-    out = _home(recipe, timed=comparison.seconds is not None)
-    out.mkdir(parents=True, exist_ok=True)
+    floors = floors_of(comparison)
+    return [
+        _write(comparison, floors, folder, commit),
+        _write(of_equal_time(comparison, recipe, folder), floors, folder, commit),
+    ]
+
+
+def of_equal_time(comparison: Comparison, recipe: str, folder: Path) -> Comparison:
+    """Replace the rows whose steps take longer or less long than SMI's."""
+    steps = steps_of_equal_time(recipe, comparison)
+    rows = []
+    for row in comparison.rows:
+        if row.name in steps:
+            timed = Comparison.read(folder.with_name(f"{recipe}-time") / row.name)
+            row = replace(timed.rows[0], name=row.name, value=row.value)
+        rows.append(row)
+    seconds = json.loads(_pace_file(recipe).read_text())["seconds"]
+    facts = json.loads((Path(comparison.rows[0].runs[0].folder) / "run.json").read_text())
+    about = {**comparison.about, "seconds": round(seconds["SMI"] * facts["steps"]), "steps": steps}
+    return replace(comparison, rows=tuple(rows), about=about)
+
+
+def floors_of(comparison: Comparison) -> dict[str, dict[str, float]]:
+    """Return the scores of an untrained encoder and of pixels, under the same protocols."""
     floors: dict[str, dict[str, float]] = {}
     for result in read_all(Path(comparison.rows[0].runs[0].folder)):
         if result.subject != "encoder" and result.stamp in comparison.protocols:
             floors.setdefault(result.subject, {}).update(
                 {score.name: score.value for score in result.scores}
             )
+    return floors
+
+
+def _write(
+    comparison: Comparison, floors: dict[str, dict[str, float]], folder: Path, commit: str
+) -> Path:
+    """Write a comparison with its floors, and the paper's claims on its runs."""
+    recipe = comparison.about["recipe"]
+    out = _home(recipe, timed=comparison.seconds is not None)
+    out.mkdir(parents=True, exist_ok=True)
     measured_claims = [
         claim.plain()
         for claim in judge_claims([DatasetComparisons(NAMES[recipe], pair=comparison)])
@@ -118,7 +222,9 @@ def show(recipe: str, *, timed: bool) -> str:
         name: column for column in comparison.columns for name in [column[1]] if name in SCORES
     }
     methods = comparison.rows
-    budget = f"{TIME.removesuffix('s')} s of one core" if timed else "36,000 images"
+    budget = "36,000 images"
+    if timed:
+        budget = f"the time of SMI, about {comparison.seconds:.0f} s of one core,"
     lines = [f"**{NAMES[recipe]}**, {budget} for each run", ""]
     heads = [SCORES[name] for name in columns]
     lines += [
@@ -207,18 +313,22 @@ def _points(estimate: Estimate | None) -> str:
 
 def main() -> None:
     parser = command(__doc__)
-    parser.add_argument("action", choices=("run", "keep", "show", "claims", "draw"))
+    parser.add_argument("action", choices=("pace", "run", "keep", "show", "claims", "draw"))
     parser.add_argument("names", nargs="*", help="a recipe to run, or folders to keep")
     parser.add_argument("--root", type=Path, help="the folder of named datasets")
     parser.add_argument("--data", help="an image folder instead of a named dataset")
     parser.add_argument("--out", type=Path, default=Path("runs"))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--time", action="store_true", help="equal time instead of equal epochs")
+    parser.add_argument("--time", action="store_true", help="show the tables of equal time")
     parser.add_argument(
         "--commit", default="", help="the commit of the code that made the runs (default: this one)"
     )
     arguments = parser.parse_args()
-    if arguments.action == "run":
+    if arguments.action == "pace":
+        warn_if_dirty()
+        for recipe in arguments.names:
+            measure_pace(recipe, arguments)
+    elif arguments.action == "run":
         warn_if_dirty()
         for recipe in arguments.names:
             run(recipe, arguments)
@@ -230,7 +340,7 @@ def main() -> None:
         print(*map(draw, NAMES), sep="\n")
     else:
         for folder in arguments.names:
-            print(keep(Path(folder), arguments.commit))
+            print(*keep(Path(folder), arguments.commit), sep="\n")
 
 
 if __name__ == "__main__":
