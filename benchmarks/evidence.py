@@ -1,32 +1,36 @@
-"""Collect the first evidence: SMI, Barlow Twins, VICReg and SimCLR on CIFAR-10 and photographs.
+"""Compare seven systems on CIFAR-10 and photographs, with equal epochs and with equal time.
 
-Each has three seeds; SMI's λ is swept.
+SMI with two and with four views, Barlow Twins, VICReg, SimCLR, BYOL and MoCo v2; five seeds each.
 
-    smi compare cifar10-small --methods SMI BarlowTwins VICReg SimCLR
-        --sweep SMI.redundancy_weight=0.1,0.01,0.03,0.3 --root DATA
-        --data.images 6000 --epochs 8 --log.probe_every 0 --out runs/cifar10
-    smi compare imagenette-small --methods SMI BarlowTwins VICReg SimCLR
-        --sweep SMI.redundancy_weight=0.1,0.01,0.03,0.3
-        --data DATA/imagenette-sub --epochs 12 --log.probe_every 0 --out runs/imagenette
-    smi evaluate runs/cifar10/runs/SMI/seed-0 --floors
-    smi evaluate runs/imagenette/runs/SMI/seed-0 --floors
+    python benchmarks/evidence.py pace cifar10-small --root DATA     on a quiet machine
+    python benchmarks/evidence.py run cifar10-small --root DATA --out runs
+    python benchmarks/evidence.py run imagenette-small --data DATA/imagenette-sub --out runs
+    python benchmarks/evidence.py keep runs/RECIPE   writes results/comparison-RECIPE[-time]/,
+                                                     without local paths
+    python benchmarks/evidence.py show             prints the tables; --time those of equal time
+    python benchmarks/evidence.py claims           prints the paper's claims on these runs
+    python benchmarks/evidence.py draw             draws docs/comparison-*.png
 
-    python benchmarks/evidence.py keep runs/cifar10 runs/imagenette
-                                             writes results/comparison-RECIPE/, without local paths
-    python benchmarks/evidence.py show       prints the table of the README
-    python benchmarks/evidence.py claims     prints the paper's claims on these runs
-    python benchmarks/evidence.py draw       draws docs/comparison-*.png
-
-The hyperparameters are those of the recipes. benchmarks/knobs.py chose them on held-out training
-images, with four values for each method. The test images are used once, after training, because
---log.probe_every 0 turns the probes during training off.
+`run` resumes. Equal epochs are 36,000 images for every system. Equal time is the time that SMI
+with two views takes for them: `pace` measures the step of each system on one quiet core, the median
+of rounds in which all take turns, and writes results/pace-RECIPE.json. A system whose step takes
+within 5 % of SMI's keeps its runs of equal epochs; the others get runs of fewer or more steps, with
+the same schedule. So other work on the machine does not change a result. The learning rate and the
+main hyperparameter of each method are those of its best trial in results/knobs-RECIPE.json: six
+trials for each, at the same number of images, on held-out training images. SMI with four views
+has those of two. The test images are used once, after training: --log.probe_every 0 turns the
+probes during training off.
 """
 
+import argparse
 import json
 import re
+import statistics
+import time
 from dataclasses import replace
 from pathlib import Path
 
+from knobs import best_settings
 from machine import RESULTS, command, footer, stamp, warn_if_dirty
 from smi.comparison.comparison import Comparison, Estimate, Row, TrainedRun
 from smi.comparison.figure import draw_comparison
@@ -35,30 +39,156 @@ from smi.paper.claims import judge_claims
 from smi.paper.verdicts import DatasetComparisons
 
 NAMES = {"cifar10-small": "CIFAR-10", "imagenette-small": "Imagenette photographs"}
+BUDGETS = {  # 36,000 images
+    "cifar10-small": {"data.images": 36000, "epochs": 1, "optimizer.warmup_epochs": 0.05},
+    "imagenette-small": {"epochs": 12},
+}
+ROUNDS, STEPS, UNTIMED = 3, 8, 3
+SAME_PACE = 0.05  # steps that differ by less take equally long
+METHODS = ("SMI", "BarlowTwins", "VICReg", "SimCLR", "BYOL", "MoCoV2")
 SCORES = {"kNN": "kNN", "linear-cached": "linear", "1 label": "1 label", "10 labels": "10 labels"}
-SHOWN = {"BarlowTwins": "Barlow Twins"}
+SHOWN = {"BarlowTwins": "Barlow Twins", "MoCoV2": "MoCo v2"}
 
 
-def keep(folder: Path, commit: str) -> Path:
-    """Write a comparison, the scores of its floors, and the paper's claims on its runs.
+def settings_of(recipe: str) -> dict[str, object]:
+    """Return the settings of all runs of a recipe, with the best ones of each method."""
+    settings: dict[str, object] = {"log.probe_every": 0, **BUDGETS[recipe]}
+    for method, chosen in best_settings(recipe).items():
+        if method in METHODS:
+            settings |= {f"methods.{method}.{name}": value for name, value in chosen.items()}
+    return settings
 
-    The floors are an untrained encoder and pixels, under the protocols of the comparison.
-    """
+
+def run(recipe: str, arguments: argparse.Namespace) -> None:
+    """Make the comparisons of a recipe, or resume them; then evaluate the floors."""
+    import smi
+
+    settings = settings_of(recipe)
+    runtime = smi.Runtime(root=arguments.root)
+    shared = {"recipe": recipe, "data": arguments.data, "seeds": arguments.seeds}
+    comparison = smi.compare(
+        METHODS,
+        out=arguments.out / recipe,
+        sweep="SMI.views=2,4",
+        overrides=settings,
+        runtime=runtime,
+        **shared,
+    )
+    smi.evaluate(comparison.rows[0].runs[0].folder, floors=True, runtime=runtime)
+    for name, num_steps in steps_of_equal_time(recipe, comparison).items():
+        method, _, views = name.partition(",views=")
+        more = {"methods.SMI.views": int(views)} if views else {}
+        timed = {**settings, **more, "steps": num_steps}
+        del timed["epochs"]
+        smi.compare(
+            [method],
+            out=arguments.out / f"{recipe}-time" / name,
+            overrides=timed,
+            runtime=runtime,
+            **shared,
+        )
+
+
+def steps_of_equal_time(recipe: str, comparison: Comparison) -> dict[str, int]:
+    """Return the steps of the systems whose step does not take as long as SMI's."""
+    seconds = json.loads(_pace_file(recipe).read_text())["seconds"]
+    facts = json.loads((Path(comparison.rows[0].runs[0].folder) / "run.json").read_text())
+    ratios = {name: seconds["SMI"] / value for name, value in seconds.items()}
+    return {
+        name: round(facts["steps"] * ratio)
+        for name, ratio in ratios.items()
+        if abs(ratio - 1) > SAME_PACE
+    }
+
+
+def _pace_file(recipe: str) -> Path:
+    return RESULTS / f"pace-{recipe}.json"
+
+
+def measure_pace(recipe: str, arguments: argparse.Namespace) -> None:
+    """Measure the seconds of a step of each system, on one core, taking turns."""
+    import torch
+
+    import smi
+    from smi.config.resolve import resolve
+    from smi.training.build import build_job, open_images
+    from smi.training.feeding import Feeder
+    from smi.training.step import Step
+
+    torch.set_num_threads(1)
+    device = torch.device("cpu")
+    times: dict[str, list[float]] = {}
+    overrides = settings_of(recipe) | ({"data": arguments.data} if arguments.data else {})
+    for _ in range(ROUNDS):
+        for name in ("SMI", "SMI,views=4", *METHODS[1:]):
+            method, _, views = name.partition(",views=")
+            more = {"method.views": int(views)} if views else {}
+            config = resolve(recipe, {**overrides, "method": method, **more})
+            runtime = smi.Runtime(root=arguments.root)
+            with open_images(config, runtime) as (images, batches):
+                job = build_job(config, images, batches, device, compiled=False, weights=None)
+                take = Step(job)
+                with Feeder(job.batches, job.views, job.device) as feeder:
+                    for step in range(UNTIMED + STEPS):
+                        if step == UNTIMED:
+                            start = time.perf_counter()
+                        batch, x = next(feeder)
+                        take(step, x, batch)
+                    seconds = (time.perf_counter() - start) / STEPS
+            times.setdefault(name, []).append(seconds)
+            print(f"{name}: {1000 * seconds:.0f} ms", flush=True)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    document = stamp("1 thread", torch=torch.__version__) | {"seconds": medians, "rounds": times}
+    _pace_file(recipe).write_text(json.dumps(document, indent=1) + "\n")
+
+
+def keep(folder: Path, commit: str) -> list[Path]:
+    """Write both comparisons of a recipe, without local paths."""
     comparison = Comparison.read(folder)
     recipe = comparison.about["recipe"]
-    out = RESULTS / f"comparison-{recipe}"
-    out.mkdir(parents=True, exist_ok=True)
+    floors = floors_of(comparison)
+    return [
+        _write(comparison, floors, folder, commit),
+        _write(of_equal_time(comparison, recipe, folder), floors, folder, commit),
+    ]
+
+
+def of_equal_time(comparison: Comparison, recipe: str, folder: Path) -> Comparison:
+    """Replace the rows whose steps take longer or less long than SMI's."""
+    steps = steps_of_equal_time(recipe, comparison)
+    rows = []
+    for row in comparison.rows:
+        if row.name in steps:
+            timed = Comparison.read(folder.with_name(f"{recipe}-time") / row.name)
+            row = replace(timed.rows[0], name=row.name, value=row.value)
+        rows.append(row)
+    seconds = json.loads(_pace_file(recipe).read_text())["seconds"]
+    facts = json.loads((Path(comparison.rows[0].runs[0].folder) / "run.json").read_text())
+    about = {**comparison.about, "seconds": round(seconds["SMI"] * facts["steps"]), "steps": steps}
+    return replace(comparison, rows=tuple(rows), about=about)
+
+
+def floors_of(comparison: Comparison) -> dict[str, dict[str, float]]:
+    """Return the scores of an untrained encoder and of pixels, under the same protocols."""
     floors: dict[str, dict[str, float]] = {}
     for result in read_all(Path(comparison.rows[0].runs[0].folder)):
         if result.subject != "encoder" and result.stamp in comparison.protocols:
             floors.setdefault(result.subject, {}).update(
                 {score.name: score.value for score in result.scores}
             )
+    return floors
+
+
+def _write(
+    comparison: Comparison, floors: dict[str, dict[str, float]], folder: Path, commit: str
+) -> Path:
+    """Write a comparison with its floors, and the paper's claims on its runs."""
+    recipe = comparison.about["recipe"]
+    out = _home(recipe, timed=comparison.seconds is not None)
+    out.mkdir(parents=True, exist_ok=True)
     measured_claims = [
         claim.plain()
-        for claim in judge_claims(
-            [DatasetComparisons(NAMES[recipe], pair=comparison, sweep=comparison)]
-        )
+        for claim in judge_claims([DatasetComparisons(NAMES[recipe], pair=comparison)])
         if _measured(claim.name)
     ]
     about = stamp(
@@ -77,19 +207,25 @@ def keep(folder: Path, commit: str) -> Path:
     return out
 
 
+def _home(recipe: str, *, timed: bool) -> Path:
+    return RESULTS / f"comparison-{recipe}{'-time' if timed else ''}"
+
+
 def _measured(name: str) -> bool:
-    return name not in ("cost", "no-gather")  # these do not depend on runs
+    return name not in ("lambda", "cost", "no-gather")  # these do not depend on these runs
 
 
-def show(recipe: str) -> str:
-    """Format the methods and the sweep as Markdown."""
-    folder = RESULTS / f"comparison-{recipe}"
-    comparison = Comparison.read(folder)
+def show(recipe: str, *, timed: bool) -> str:
+    """Format the methods as Markdown."""
+    comparison = Comparison.read(_home(recipe, timed=timed))
     columns = {
         name: column for column in comparison.columns for name in [column[1]] if name in SCORES
     }
-    methods = [row for row in comparison.rows if row.value is None or row is comparison.rows[0]]
-    lines = [f"**{NAMES[recipe]}**", ""]
+    methods = comparison.rows
+    budget = "36,000 images"
+    if timed:
+        budget = f"the time of SMI, about {comparison.seconds:.0f} s of one core,"
+    lines = [f"**{NAMES[recipe]}**, {budget} for each run", ""]
     heads = [SCORES[name] for name in columns]
     lines += [
         f"| | {' | '.join(heads)} | linear, difference to SMI |",
@@ -106,14 +242,7 @@ def show(recipe: str) -> str:
     for subject, scores in sorted(comparison.about["floors"].items(), reverse=True):
         cells = [f"{100 * scores[name]:.1f}" if name in scores else "" for name in columns]
         lines.append(f"| {subject} | {' | '.join(cells)} | |")
-    swept = sorted(
-        (row for row in comparison.rows if row.value is not None), key=lambda row: float(row.value)
-    )
-    sweep = ", ".join(
-        f"{row.value:g}: {_cell(comparison.score(row, columns['linear-cached']))}" for row in swept
-    )
     images = comparison.protocols[columns["kNN"][0]].protocol
-    lines += ["", f"SMI's λ, linear: {sweep}."]
     lines += [
         "",
         f"{images['train']['images']:,} labelled images, {images['test']['images']:,} test images, "
@@ -124,7 +253,7 @@ def show(recipe: str) -> str:
 
 def draw(recipe: str) -> Path:
     """Draw the scores of nearest neighbours and of the linear classifier for the docs."""
-    whole = Comparison.read(RESULTS / f"comparison-{recipe}")
+    whole = Comparison.read(_home(recipe, timed=True))
 
     def shown_scores(result: Result) -> Result:
         return replace(
@@ -151,7 +280,7 @@ def draw(recipe: str) -> Path:
 def show_claims() -> str:
     """Format each claim and its verdict on each dataset as Markdown."""
     documents = {
-        recipe: json.loads((RESULTS / f"comparison-{recipe}" / "claims.json").read_text())
+        recipe: json.loads((_home(recipe, timed=True) / "claims.json").read_text())
         for recipe in NAMES
     }
     lines = ["| claim | dataset | verdict | |", "|---|---|---|---|"]
@@ -166,7 +295,8 @@ def show_claims() -> str:
 
 
 def _called(row: Row) -> str:
-    return SHOWN.get(row.method, row.method)
+    name = SHOWN.get(row.method, row.method)
+    return f"{name}, four views" if row.value == 4 else name
 
 
 def _cell(estimate: Estimate | None) -> str:
@@ -183,22 +313,34 @@ def _points(estimate: Estimate | None) -> str:
 
 def main() -> None:
     parser = command(__doc__)
-    parser.add_argument("action", choices=("keep", "show", "claims", "draw"))
-    parser.add_argument("folders", nargs="*", type=Path)
+    parser.add_argument("action", choices=("pace", "run", "keep", "show", "claims", "draw"))
+    parser.add_argument("names", nargs="*", help="a recipe to run, or folders to keep")
+    parser.add_argument("--root", type=Path, help="the folder of named datasets")
+    parser.add_argument("--data", help="an image folder instead of a named dataset")
+    parser.add_argument("--out", type=Path, default=Path("runs"))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--time", action="store_true", help="show the tables of equal time")
     parser.add_argument(
         "--commit", default="", help="the commit of the code that made the runs (default: this one)"
     )
     arguments = parser.parse_args()
-    if arguments.action == "claims":
+    if arguments.action == "pace":
+        warn_if_dirty()
+        for recipe in arguments.names:
+            measure_pace(recipe, arguments)
+    elif arguments.action == "run":
+        warn_if_dirty()
+        for recipe in arguments.names:
+            run(recipe, arguments)
+    elif arguments.action == "claims":
         print(show_claims())
     elif arguments.action == "show":
-        print("\n\n".join(show(recipe) for recipe in NAMES))
+        print("\n\n".join(show(recipe, timed=arguments.time) for recipe in NAMES))
     elif arguments.action == "draw":
         print(*map(draw, NAMES), sep="\n")
-    if arguments.folders and not arguments.commit:
-        warn_if_dirty()
-    for folder in arguments.folders:
-        print(keep(folder, arguments.commit))
+    else:
+        for folder in arguments.names:
+            print(*keep(Path(folder), arguments.commit), sep="\n")
 
 
 if __name__ == "__main__":
