@@ -143,14 +143,18 @@ def measure_pace(recipe: str, arguments: argparse.Namespace) -> None:
 
 
 def keep(folder: Path, commit: str) -> list[Path]:
-    """Write both comparisons of a recipe, without local paths."""
+    """Write the comparisons of a recipe, without local paths: with equal time if it was made."""
     comparison = Comparison.read(folder)
     recipe = comparison.about["recipe"]
-    floors = floors_of(comparison)
-    return [
-        _write(comparison, floors, folder, commit),
-        _write(of_equal_time(comparison, recipe, folder), floors, folder, commit),
-    ]
+    kept = [comparison]
+    if all((_timed(folder) / name).is_dir() for name in steps_of_equal_time(recipe, comparison)):
+        kept.append(of_equal_time(comparison, recipe, folder))
+    return [_write(each, floors_of(comparison), folder, commit) for each in kept]
+
+
+def _timed(folder: Path) -> Path:
+    """Return the folder of the runs of equal time."""
+    return folder.with_name(f"{folder.name}-time")
 
 
 def of_equal_time(comparison: Comparison, recipe: str, folder: Path) -> Comparison:
@@ -159,7 +163,7 @@ def of_equal_time(comparison: Comparison, recipe: str, folder: Path) -> Comparis
     rows = []
     for row in comparison.rows:
         if row.name in steps:
-            timed = Comparison.read(folder.with_name(f"{recipe}-time") / row.name)
+            timed = Comparison.read(_timed(folder) / row.name)
             row = replace(timed.rows[0], name=row.name, value=row.value)
         rows.append(row)
     seconds = json.loads(_pace_file(recipe).read_text())["seconds"]
@@ -253,7 +257,7 @@ def show(recipe: str, *, timed: bool) -> str:
 
 def draw(recipe: str) -> Path:
     """Draw the scores of nearest neighbours and of the linear classifier for the docs."""
-    whole = Comparison.read(_home(recipe, timed=True))
+    whole = Comparison.read(_home(recipe, timed=False))
 
     def shown_scores(result: Result) -> Result:
         return replace(
@@ -280,7 +284,7 @@ def draw(recipe: str) -> Path:
 def show_claims() -> str:
     """Format each claim and its verdict on each dataset as Markdown."""
     documents = {
-        recipe: json.loads((_home(recipe, timed=True) / "claims.json").read_text())
+        recipe: json.loads((_home(recipe, timed=False) / "claims.json").read_text())
         for recipe in NAMES
     }
     lines = ["| claim | dataset | verdict | |", "|---|---|---|---|"]

@@ -173,8 +173,8 @@ def numbers(name: str) -> str:
     for recipe, dataset in DATASETS.items():
         if row := compared(recipe, name):
             parts.append(
-                f"- Comparison on {dataset}, three seeds, mean and 95 % interval: {row} "
-                "([protocol](../results.md#four-methods-on-two-cores))."
+                f"- Comparison on {dataset}, five seeds, mean and 95 % interval: {row} "
+                "([protocol](../results.md#seven-systems-on-one-core))."
             )
     for recipe, dataset in DATASETS.items():
         trials = read(f"knobs-{recipe}").get("trials", {}).get(name)
