@@ -186,7 +186,8 @@ def browser():
         pytest.skip("no Chrome or Chromium here")
     with sync_api.sync_playwright() as driver:
         started = driver.chromium.launch(
-            executable_path=found, args=["--no-sandbox"] if os.geteuid() == 0 else []
+            executable_path=found,
+            args=["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else [],
         )
         yield started
         started.close()

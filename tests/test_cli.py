@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import smi
-from smi.cli import COMMAND_GROUPS, COMMANDS, GROUPS, load_function
+from smi.cli import COMMAND_GROUPS, COMMANDS, EXPORT_FORMATS, GROUPS, load_function
+from smi.inference.export_network import FORMATS
 
 SMI = Path(sys.executable).with_name("smi")
 
@@ -57,6 +58,28 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(arguments):
     assert result.stdout == ""
     assert len(result.stderr.splitlines()) == 1
     assert "--help" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["pretrain", "digits", "--method", "SimCRL", "--out", "a"], "did you mean SimCLR?"),
+        (["compare", "digits", "--methods", "SMI", "BYLO", "--out", "a"], "did you mean BYOL?"),
+        (["list", "settings", "digts"], "did you mean digits?"),
+        (["export", "a", "--to", "onx"], "did you mean onnx?"),
+        (["doctor", "nowhere"], "there is no run"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_wrong_names_are_refused_before_torch(arguments, problem, smi_here, monkeypatch):
+    monkeypatch.setattr("smi.cli.load_function", pytest.fail)  # it imports what a command needs
+    result = smi_here(*arguments)
+    assert result.returncode == 2
+    assert problem in result.stderr
+
+
+def test_the_formats_of_exports_are_known_without_torch():
+    assert set(EXPORT_FORMATS) == set(FORMATS)
 
 
 @pytest.mark.parametrize(

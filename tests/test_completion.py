@@ -42,6 +42,9 @@ def bash_script():
         (["pretrain", "--precision", "b"], ["bfloat16"]),
         (["pretrain", "--out", ""], []),  # the shell lists files
         (["list", "se"], ["settings"]),
+        (["list", "settings", "cifar100"], ["cifar100"]),
+        (["doctor", ""], []),  # folders of runs
+        (["export", "--to", "onn"], ["onnx"]),
         (["doctor", "--js"], ["--json"]),
     ],
     ids=" ".join,

@@ -140,12 +140,18 @@ def test_a_progress_bar_prints_nothing_where_there_is_no_terminal(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_progress_bar_counts_on_a_terminal_unless_silenced(monkeypatch, capsys):
-    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes stderr for a terminal
+def test_a_progress_bar_counts_on_a_terminal_unless_silenced(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    for quiet in (False, True):
+        monkeypatch.setattr(sys, "stderr", Terminal())
+        with quietly(quiet), Progress("decoding", 4, "images") as progress:
+            progress.advance(3)
+        assert ("3/4" in sys.stderr.getvalue()) is not quiet
+
+
+def test_there_is_no_bar_in_a_file_that_shall_have_colours(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
     with Progress("decoding", 4, "images") as progress:
-        progress.advance(3)
-    assert "3/4" in capsys.readouterr().err
-    with quietly(), Progress("decoding", 4, "images") as progress:
         progress.advance(3)
     assert capsys.readouterr().err == ""
 

@@ -230,6 +230,7 @@ FEATURE_PRECISION = option(
     default="float32",
 )
 JSON = form("json")
+EXPORT_FORMATS = ("safetensors", "timm", "torchvision", "onnx", "hf-hub")
 
 
 # --------------------------------------------------------------------------------------- commands
@@ -514,10 +515,7 @@ COMMANDS = (
         (
             option("source", "RUN", "a run's folder, an encoder file, timm:NAME, or a classifier"),
             option(
-                "--to",
-                "FORMAT",
-                "safetensors, timm, torchvision, onnx, hf-hub or hf-hub:ORG/NAME",
-                required=True,
+                "--to", "|".join(EXPORT_FORMATS), "the format, or hf-hub:ORG/NAME", required=True
             ),
             option("--out", "DIR", "folder to create (default: RUN/export/FORMAT)", type=Path),
             option("--data", "NAME|PATH", "images to compare on (default: those of pretraining)"),
@@ -726,11 +724,20 @@ def run(arguments: argparse.Namespace, settings: dict[str, str]) -> None:
 
 
 def check_early(command: Command, values: dict[str, Any]) -> None:
-    """Refuse a recipe or a run that is not there, before torch is imported, which takes seconds."""
-    if command.overrides is not None and values.get("recipe") is not None:
-        from smi.config.schema import require_recipe
+    """Refuse names that do not exist before torch is imported, which takes seconds."""
+    from smi.config.schema import require_recipe
+    from smi.methods import name_of
 
-        require_recipe(values["recipe"])
+    recipe = values.get("recipe") if command.overrides is not None else None
+    if values.get("what") == "settings":
+        recipe = values.get("name")
+    if recipe is not None:
+        require_recipe(recipe)
+    for method in [values.get("method") or "SMI", *values.get("methods", [])]:
+        name_of(method)
+    form = values.get("to", EXPORT_FORMATS[0]).partition(":")[0]
+    if form not in EXPORT_FORMATS:
+        raise UserError(f"there is no format {form!r}: {suggest(form, EXPORT_FORMATS)}")
     for name in ("run", "source", "sources"):
         given = values.get(name, [])
         for source in given if isinstance(given, list) else [given]:

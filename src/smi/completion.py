@@ -13,13 +13,19 @@ from dataclasses import dataclass
 from smi.config.schema import RECIPES
 from smi.methods import METHOD_NAMES
 
-NAMES = {"--method": METHOD_NAMES, "--methods": METHOD_NAMES, "--recipe": RECIPES}
-ALTERNATIVES = re.compile(r"[a-z\d]+(\|[a-z\d]+)+")  # a metavar that lists the values
+NAMES: dict[str, tuple[str, ...]] = {
+    "--method": METHOD_NAMES,
+    "--methods": METHOD_NAMES,
+    "--recipe": RECIPES,
+    "--time": (),  # its metavar has examples
+    "methods": METHOD_NAMES,  # smi list methods
+    "settings": RECIPES,
+}
+ALTERNATIVES = re.compile(r"[a-z\d-]+(\|[a-z\d-]+)+")  # a metavar that lists the values
 
 ZSH = """\
-autoload -U +X compinit bashcompinit
-compinit
-bashcompinit
+(( $+functions[compdef] )) || { autoload -U +X compinit && compinit; }
+autoload -U +X bashcompinit && bashcompinit
 """
 BASH = """\
 _smi() {{
@@ -31,8 +37,13 @@ _smi() {{
 {values}
         *)
             case "${{COMP_WORDS[1]}}" in
-{options}
+{names}
             esac
+            if [[ "$word" == -* ]]; then
+                case "${{COMP_WORDS[1]}}" in
+{options}
+                esac
+            fi
         esac
     fi
     COMPREPLY=($(compgen -W "$words" -- "$word"))
@@ -69,6 +80,7 @@ def describe(parser: ArgumentParser, help: str, settings: Sequence[str]) -> Comp
                 values[name] = NAMES.get(name, alternatives)
         if not action.option_strings and action.choices:
             names += tuple(map(str, action.choices))
+            values |= {name: NAMES[name] for name in names if name in NAMES}
     for name in settings:
         options[f"--{name}"] = "a setting of the recipe"
         values[f"--{name}"] = ()
@@ -80,20 +92,21 @@ def completion_script(shell: str, commands: Mapping[str, Completion]) -> str:
     if shell == "fish":
         return _fish(commands)
     befores: dict[tuple[str, ...], list[str]] = {}
-    options = []
+    names, options = [], []
     for name, command in commands.items():
         for option, words in command.values.items():
             befores.setdefault(words, []).append(f'"{name} {option}"')
-        words = (*command.names, *command.options)
-        options.append(f"            {name}) words={shlex.quote(' '.join(words))};;")
+        names.append(f"            {name}) words={shlex.quote(' '.join(command.names))};;")
+        options.append(f"                {name}) words={shlex.quote(' '.join(command.options))};;")
     # Without known values there are no words, and the shell completes the names of files.
     values = [
         f"        {'|'.join(before)}) words={shlex.quote(' '.join(words))};;"
         for words, before in befores.items()
     ]
     script = BASH.format(
-        commands=shlex.quote(" ".join([*commands, "--help", "--version"])),
+        commands=shlex.quote(" ".join([*commands, "--help", "--version", "--completion"])),
         values="\n".join(values),
+        names="\n".join(names),
         options="\n".join(options),
     )
     return (ZSH if shell == "zsh" else "") + script

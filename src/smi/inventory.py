@@ -176,7 +176,7 @@ def list_settings(recipe: str | None) -> SettingList:
     return SettingList(
         recipe,
         [
-            SettingRow(name, value, meanings.get(name, ""))
+            SettingRow(name, value, meanings.get(name) or meanings.get(name.partition(".")[0], ""))
             for name, value in flat({**config, "methods": {}})
         ],
     )

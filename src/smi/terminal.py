@@ -166,6 +166,7 @@ class Progress:
         from rich.markup import escape
 
         console = _console()
+        is_terminal = console.file.isatty()  # FORCE_COLOR makes no terminal of a file
         if unit == "bytes":
             counts: tuple[progress.ProgressColumn, ...] = (
                 progress.DownloadColumn(),
@@ -179,11 +180,11 @@ class Progress:
             *counts,
             progress.TimeRemainingColumn(),
             console=console,
-            disable=_silent.get() or not console.is_terminal,
+            disable=_silent.get() or not is_terminal,
             transient=True,
         )
         self._task = self._bar.add_task(escape(printable(doing)), total=total, completed=done)
-        self._says_lines = not console.is_terminal
+        self._says_lines = not is_terminal
         self._doing, self._total, self._unit = printable(doing), total, unit
         self._done = done
         self._next_line = time.monotonic() + SECONDS_BEFORE_LINE

@@ -325,7 +325,7 @@ def test_arguments_take_precedence_over_overrides(tmp_path):
 
 def test_json_is_alone_on_stdout(finished):
     out, _ = finished
-    result = command(*digits(out, "--epochs", "2", *WIDTHS, "--json"))
+    result = command(*digits(out, "--epochs", "2", *WIDTHS, "--json"), FORCE_COLOR="1")
     outcome = json.loads(result.stdout)
     assert (outcome["folder"], outcome["status"], outcome["epochs"]) == (str(out), "finished", 2)
     assert Path(outcome["encoder"]).is_file()

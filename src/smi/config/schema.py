@@ -58,7 +58,7 @@ class Optimizer:
     """Choose the optimizer and the learning rate."""
 
     name: Literal["AdamW", "LARS", "LARC", "SGD"]  # the optimizer
-    lr: float  # peak learning rate; a method's own lr in a recipe goes before it
+    lr: float  # peak learning rate; a method's own lr in a recipe replaces it
     weight_decay: float  # of matrices; of vectors with decay_vectors
     scale_lr: bool = False  # multiply learning rates by batch_size / 256
     lr_vectors: float | None = None  # for biases and norms; None: lr
@@ -89,8 +89,8 @@ class Config:
 
     data: Data
     views: Views
-    encoder: dict[str, Any]  # its name and arguments
-    method: dict[str, Any]  # its name and settings
+    encoder: dict[str, Any]  # the encoder's name (`smi list encoders`) and arguments
+    method: dict[str, Any]  # the method's name (`smi list methods`) and settings
     optimizer: Optimizer
     epochs: int  # passes over the training images
     batch_size: int  # on all devices together

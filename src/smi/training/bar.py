@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from smi.runs.names import probe_text
-from smi.terminal import duration, is_quiet, say
+from smi.terminal import duration, is_aside, is_quiet, say
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Bar:
     """Show a progress bar on a terminal, or plain lines elsewhere; print nothing if quiet."""
 
     def __init__(self, length: Length, start: int):
-        console = Console()
+        console = Console(stderr=is_aside())
         self._length = length
-        self._is_terminal = console.is_terminal
+        self._is_terminal = console.file.isatty()  # FORCE_COLOR makes no terminal of a file
         columns = (
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(bar_width=24),

@@ -237,7 +237,7 @@ def find_kernel() -> Kernel | None:
         return None
     try:
         return _open(compiler)
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, AttributeError, subprocess.SubprocessError) as error:
         announce(f"compiling the kernel for views failed ({_reason(error)}): {fallback}")
         return None
 

@@ -28,7 +28,13 @@ WHEEL_FLAGS = {"any": (), "avx2": ("-mavx2", "-mfma")}
 
 
 def find_compiler() -> str | None:
-    """Return the path of a C++ compiler: the one that CXX names, or a usual one."""
+    """Return the path of a C++ compiler: the one that CXX names, or a usual one.
+
+    There is none on Windows: Microsoft's compiler does not know the vectors of the kernel, and GCC
+    does not align the stack there as AVX needs it.
+    """
+    if os.name == "nt":
+        return None
     requested = os.environ.get("CXX")
     names = [requested] if requested else ["c++", "g++", "clang++"]
     return next((path for name in names if (path := shutil.which(name))), None)
@@ -59,9 +65,7 @@ def compile_for_wheel(folder: Path) -> str:
     for stale in folder.glob("kernel-*.so"):
         stale.unlink()
     compiler = find_compiler()
-    # Windows: Microsoft's compiler does not know the vectors of the kernel, and GCC does not align
-    # the stack there as AVX needs it.
-    if compiler is None or os.name == "nt":
+    if compiler is None:
         return "there is no suitable C++ compiler"
     processors = WHEEL_FLAGS if platform.machine() == "x86_64" else ("any",)
     try:
