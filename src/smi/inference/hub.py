@@ -45,7 +45,9 @@ def check_repository(name: str) -> dict[str, Any]:
     place = f"{HUB_SCHEME}{name}@{info.sha}"
     if files - NEW_FILES and (HUB_CONFIG not in files or hub_export(place) is None):
         raise UserError(f"{HUB_SCHEME}{name} holds another model: choose another name")
-    page = {} if info.card_data is None else info.card_data.to_dict()
+    if info.card_data is None:
+        return {}
+    page = info.card_data.to_dict()  # type: ignore[no-untyped-call]
     return {key: value for key, value in page.items() if key.startswith("license")}
 
 
