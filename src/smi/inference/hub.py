@@ -45,10 +45,10 @@ def check_repository(name: str) -> dict[str, Any]:
     place = f"{HUB_SCHEME}{name}@{info.sha}"
     if files - NEW_FILES and (HUB_CONFIG not in files or hub_export(place) is None):
         raise UserError(f"{HUB_SCHEME}{name} holds another model: choose another name")
-    page = vars(info.card_data) if info.card_data is not None else {}
-    return {
-        key: value for key, value in page.items() if key.startswith("license") and value is not None
-    }
+    if info.card_data is None:
+        return {}
+    page = info.card_data.to_dict()  # type: ignore[no-untyped-call]
+    return {key: value for key, value in page.items() if key.startswith("license")}
 
 
 def upload(folder: Path, name: str, message: str) -> tuple[str, bool]:
