@@ -31,8 +31,9 @@ from smi.errors import UserError
 from smi.evaluation.results import TRAINED, read_all
 from smi.files import make_folder, write_json, write_text
 from smi.runs.collect import is_comparison, locate_run
-from smi.runs.names import display_row_name
+from smi.runs.names import dataset_name, display_row_name
 from smi.runs.run import Run
+from smi.terminal import counted
 
 SCORES = {"kNN": "kNN", "linear-cached": "linear"}
 OUT = RESULTS.parent / "dist" / "zoo"
@@ -90,8 +91,8 @@ def _shown(values: dict[str, Estimate | None]) -> dict[str, Estimate]:
 
 def _name(row: str, run: Run) -> str:
     """Return ENCODER.METHOD_IMAGES, as timm names weights."""
-    words = (row.lower(), Path(str(run.config["data"]["source"])).name)
-    tag = "_".join(re.sub(r"[^a-z0-9._]+", "-", word) for word in words)
+    words = (row, dataset_name(run))
+    tag = "_".join(re.sub(r"[^a-z0-9._]+", "-", word.lower()) for word in words)
     return f"{str(run.config['encoder']['name']).partition('.')[0]}.{tag}"
 
 
@@ -104,7 +105,7 @@ def _entry(
     return {
         "name": name,
         "method": display_row_name(row),
-        "images": f"{facts.num_images:,} of {Path(str(run.config['data']['source'])).name}",
+        "images": f"{facts.num_images:,} of {dataset_name(run)}",
         "scores": {
             score: {"values": list(e.values), "seeds": list(e.seeds)} for score, e in scores.items()
         },
@@ -154,7 +155,7 @@ def repeat(name: str, data: Path | None, out: Path, index: Path) -> list[str]:
     if data is not None and recipe["data"]["source"] not in DATASET_NAMES:
         recipe["data"]["source"] = str(data / recipe["data"]["source"])
     make_folder(out.parent)
-    path = out.with_suffix(".yaml")
+    path = out.with_name(f"{out.name}.yaml")
     write_text(path, yaml.safe_dump(recipe, sort_keys=False))
     run = smi.pretrain(path, out=out, runtime=smi.Runtime(root=data))
     return check([run.folder], index)
@@ -172,9 +173,14 @@ def show(index: Path) -> str:
         cells += [str(seeds), f"{entry['bytes'] / 1e6:.1f}", f"`{entry['digest']}`"]
         lines.append(f"| {' | '.join(cells)} |")
     made = dict.fromkeys(
-        f"{entry['date']}, commit {entry['commit']}, {entry['device']}." for entry in entries
+        f"{entry['date']}, commit {entry['commit']}, {_device(entry)}." for entry in entries
     )
     return "\n".join([*lines, "", *made])
+
+
+def _device(entry: Entry) -> str:
+    """Return the device of an encoder; earlier versions wrote "1 threads"."""
+    return re.sub(r"(\d+) threads", lambda m: counted(int(m[1]), "thread"), entry["device"])
 
 
 def _cell(score: dict[str, Any] | None) -> str:

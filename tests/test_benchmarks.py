@@ -145,11 +145,27 @@ def test_the_zoo_keeps_the_first_seed_of_a_row(zoo, compared, tmp_path, capsys):
     assert f"| `{NAME}` | SMI | 1,614 of digits | {score} |" in capsys.readouterr().out
 
 
+def test_names_and_devices_of_the_zoo(zoo, compared, tmp_path, capsys):
+    folder = tmp_path / "run.v2"
+    shutil.copytree(compared / "runs" / "SMI" / "seed-0", folder)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["data"]["source"] = "/photos/ImageNette Photos"
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    zoo("write", folder, "--out", tmp_path / "zoo", "--commit", "abc")
+    listed = json.loads((tmp_path / "list.json").read_text())
+    assert listed["encoders"][0]["name"] == "test_resnet.smi_imagenette-photos"
+    listed["encoders"][0]["device"] = "cpu, 1 threads"
+    (tmp_path / "list.json").write_text(json.dumps(listed))
+    zoo("show")
+    assert "cpu, 1 thread." in capsys.readouterr().out
+
+
 def test_encoders_are_compared_with_the_list(zoo, compared, tmp_path, capsys):
     run = compared / "runs" / "SMI" / "seed-0"
     zoo("write", run, "--out", tmp_path / "zoo", "--commit", "abc")
-    again = tmp_path / "again"
+    again = tmp_path / "again.v2"
     assert zoo("repeat", NAME, "--out", again) == ""
+    assert (tmp_path / "again.v2.yaml").is_file()
     assert f"{again}: {NAME}, digest {smi.load(run).digest()}" in capsys.readouterr().out
     assert zoo("check", tmp_path / "zoo" / NAME, run) == ""
     listed = json.loads((tmp_path / "list.json").read_text())

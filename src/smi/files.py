@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import yaml
@@ -55,6 +55,20 @@ def expand(path: Source) -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise UserError(f"{path} begins with a home folder that cannot be found") from error
+
+
+def last_part(location: str) -> str:
+    """Return the last part of a path or URL, without folders, users, passwords and queries."""
+    scheme, is_url, rest = location.partition("://")
+    if not is_url:
+        windows = re.match(r"[A-Za-z]:\\|\\\\", location)  # also a path of another machine
+        path = PureWindowsPath(location) if windows else Path(location)
+        return path.name or location
+    rest = re.sub(r"^[^/?#]*@", "", rest)
+    # Elsewhere than on web servers, shards-?.tar is a pattern, and # a part of a name.
+    if scheme in ("http", "https") or re.search(r"\?[\w.~%-]+=", rest):
+        rest = re.split("[?#]", rest)[0]
+    return rest.rstrip("/").rpartition("/")[2] or scheme
 
 
 def as_list(sources: Sources) -> list[str | Path]:

@@ -8,6 +8,7 @@ import torch
 from smi.data import load
 from smi.data.sources import ARCHIVES, DATASET_NAMES, Source, dataset_label, resolve_source
 from smi.errors import UserError
+from smi.files import last_part
 from support.pictures import Draw
 
 RANDOM = np.random.default_rng(0)
@@ -151,6 +152,28 @@ def test_the_label_of_a_folder_cannot_be_taken_for_a_dataset(tmp_path, monkeypat
     assert dataset_label(tmp_path / "cifar10") == "cifar10/"
     monkeypatch.chdir(tmp_path)
     assert dataset_label(".") == f"{tmp_path.name}/"
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("https://b.org/x.tar?X-Cred=AKIA/2026/s3/aws4&X-Sig=abc", "x.tar"),
+        ("https://h.org/download?token=SECRET&file=shard.tar", "download"),
+        ("https://user:pw@host.org", "host.org"),
+        ("https://host.org/a/b/#SECRET", "b"),
+        ("https://host.org?user=me@SECRET", "host.org"),
+        ("s3://k:secret@bucket", "bucket"),
+        ("s3://k:secret@bucket/x.tar?versionId=SECRET", "x.tar"),
+        (r"C:\Users\me\w.npy", "w.npy"),
+        ("s3://bucket/a/x-{000..099}.tar", "x-{000..099}.tar"),
+        ("s3://bucket/a/x-???.tar", "x-???.tar"),
+        ("hf://datasets/org/name@main", "name@main"),
+        ("https://host.org:8080/", "host.org:8080"),
+        ("a/b?c=1#2.tar", "b?c=1#2.tar"),
+    ],
+)
+def test_the_label_of_a_file_or_url_has_no_secret(source, name):
+    assert dataset_label(source) == last_part(source) == name
 
 
 def test_the_parts_of_labelled_images(tmp_path, draw):

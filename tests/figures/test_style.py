@@ -3,7 +3,7 @@
 import pytest
 
 from smi.errors import UserError
-from smi.figures.style import DASHES, look, looks, looks_by_method
+from smi.figures.style import DASHES, accuracy_range, look, looks, looks_by_method
 from smi.methods import METHOD_NAMES
 from smi.runs.names import name_runs
 from smi.runs.run import Run
@@ -56,3 +56,8 @@ def test_a_method_looks_like_its_position_in_the_list_of_methods():
     own = looks_by_method({"mine": "my.Method", "SMI": "SMI", "again": "SMI"})
     assert own["SMI"] == look(0)
     assert len(set(own.values())) == 3
+
+
+def test_the_axis_of_accuracies_skips_values_that_are_missing():
+    assert accuracy_range([None, 50.0, float("nan"), 99.5]) == [50 - 0.06 * 49.5, 100.0]
+    assert accuracy_range([None]) == [0.0, 100.0]

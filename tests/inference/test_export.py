@@ -568,7 +568,7 @@ def test_a_second_export_replaces_the_first(tmp_path):
     )  # an export can be exported, and lands beside it
 
 
-def test_other_folders_are_not_replaced(tmp_path):
+def test_other_folders_are_not_replaced(tmp_path, monkeypatch):
     source, out = encoder_file(tmp_path, "support.homemade.Net", 8), tmp_path / "out"
     for name, said in (
         ("thesis.tex", "is not an export"),
@@ -581,6 +581,9 @@ def test_other_folders_are_not_replaced(tmp_path):
     with pytest.raises(UserError, match="is a file"):
         export(source, to="safetensors", out=source)
     assert set(files(out).values()) == {b"years"}
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"^\. is or holds the working directory"):
+        export(source, to="safetensors", out=".")
     assert sorted(path.name for path in tmp_path.iterdir()) == [source.name, "out"]
 
 

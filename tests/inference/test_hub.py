@@ -109,11 +109,20 @@ def test_the_code_of_the_page_runs(run, hub):
     assert len(code_of(card)) == 2
     folder = Path("out/README.md").read_text()
     assert folder == card
-    export(run, to="hf-hub", out="out", quiet=True)  # the code of a folder names the folder
-    assert smi.load("local-dir:out").digest() == smi.load(run).digest()
-    for code in code_of(Path("out/README.md").read_text()):
+
+
+def test_the_code_of_a_folder_runs_in_the_folder(run, hub, monkeypatch):
+    folder = export(run, to="hf-hub", quiet=True)
+    expected = smi.load(run)(smi.load(run).transform(["cat.jpg"]))
+    shutil.copy("cat.jpg", folder)
+    monkeypatch.chdir(folder)
+    card = Path("README.md").read_text()
+    assert "\n# test_resnet\n" in card
+    assert len(code_of(card)) == 2
+    for code in code_of(card):
         exec(code, names := {})
         assert torch.cosine_similarity(names["h"], expected).item() > 0.999
+    shutil.rmtree(folder)
 
 
 def test_a_later_load_asks_nothing(run, hub, monkeypatch):
@@ -244,7 +253,7 @@ def test_the_page_holds_the_facts_of_the_run(run, hub):
         f"| this encoder | {result.scores[0].value:.1%} |",
         f"stamp {result.stamp}: {result.sentence}",
         "| raw pixels, 8 × 8 |",
-        "`smi pretrain recipe.yaml --out runs/again` repeats the run",
+        "```bash\nsmi pretrain recipe.yaml --out runs/again\n```",
         "seed 0",
         f"smi {smi.__version__}",
     ):
@@ -260,19 +269,46 @@ def test_the_recipe_repeats_the_run(run, hub, tmp_path):
     assert smi.load(again).digest() == smi.load(run).digest()
 
 
-def test_paths_of_this_machine_are_not_written(run, hub, tmp_path):
+@pytest.mark.parametrize(
+    ("data", "init", "method", "options", "started"),
+    [
+        (
+            "/home/someone/my photos",
+            "/home/someone/weights.pth",
+            "SMI",
+            "--data 'PATH/my photos' --init PATH/weights.pth",
+            "weights.pth",
+        ),
+        (
+            "https://someone:pw@h.org/x.tar?X-Cred=AKIA/s3/aws4&X-Sig=someone",
+            "local-dir:/home/someone/vit",
+            "my.module.Method",
+            "--data PATH/x.tar --init local-dir:PATH/vit --trust",
+            "vit",
+        ),
+        ("/home/someone/digits", "timm", "SMI", "--data PATH/digits", "timm"),
+        ("hf:org/images:train", "hf-hub:org/vit", "SMI", "", "hf-hub:org/vit"),
+    ],
+)
+def test_a_page_names_what_a_run_was_made_of(
+    run, hub, tmp_path, data, init, method, options, started
+):
+    """The command has what others need to repeat the run, and nothing has a path or a secret."""
     secret = tmp_path / "a"
     shutil.copytree(run, secret, ignore=shutil.ignore_patterns("export"))
     config = yaml.safe_load((secret / "config.yaml").read_text())
-    config["data"]["source"] = "/home/someone/photos"
-    config["init"]["source"] = "/home/someone/weights.pth"
+    config["data"]["source"] = data
+    config["init"]["source"] = init
+    config["method"]["name"] = method
     (secret / "config.yaml").write_text(yaml.safe_dump(config))
-    export(secret, to="hf-hub", out="out", quiet=True)
+    export(secret, to="hf-hub", out="out", data="digits", quiet=True)
     files = [path.read_bytes() for path in Path("out").iterdir()]
     assert not any(b"someone" in content for content in files)
     card = Path("out/README.md").read_text()
-    assert "`smi pretrain recipe.yaml --data PATH/photos --out runs/again`" in card
-    assert "| started from | weights.pth |" in card
+    options = f" {options}" if options else ""
+    assert f"\nsmi pretrain recipe.yaml{options} --out runs/again\n" in card
+    assert f"| started from | {started} |" in card
+    assert (f"the weights {started}, which are not in this" in card) == ("--init" in options)
     assert "whose licence may bind it" in card
 
 
@@ -296,16 +332,19 @@ def test_a_second_upload_keeps_the_licence_and_removes_old_files(run, hub):
     export(run, to=PLACE, out="out", quiet=True)
     files = hub.files(NAME)
     assert b"No licence is stated yet" in files["README.md"]
-    files["README.md"] = files["README.md"].replace(b"---\n", b"---\nlicense: mit\n", 1)
-    files["notes.md"] = b"of its owner"
+    licence = b"---\nlicense: other\nlicense_name: mine\nlicense_link: LICENSE\n"
+    files["README.md"] = files["README.md"].replace(b"---\n", licence, 1)
+    others = {"notes.md": b"of its owner", "model.onnx": b"of its owner, too"}
+    files |= others
     hub.private.clear()
     export(run / "encoder.safetensors", to=PLACE, out="out", quiet=True)
     files = hub.files(NAME)
     card = files["README.md"].decode()
-    assert metadata_of(card)["license"] == "mit"
+    named = {key: value for key, value in metadata_of(card).items() if "license" in key}
+    assert named == {"license": "other", "license_name": "mine", "license_link": "LICENSE"}
     assert "No licence" not in card
     assert "recipe.yaml" not in files
-    assert files["notes.md"] == b"of its owner"
+    assert files.items() >= others.items()
     assert hub.private == set()  # it stays as it was
 
 
@@ -336,6 +375,32 @@ def test_a_mistake_is_one_sentence(run, hub, command, monkeypatch, place, token,
     (line,) = [line for line in err.splitlines() if line.startswith("smi: ")]
     assert sentence in line
     assert hub.repositories == {}
+
+
+@pytest.mark.parametrize("config", [None, b'{"architecture": "resnet18"}'])
+def test_the_model_of_someone_else_is_not_overwritten(run, hub, command, config):
+    files = {".gitattributes": b"", "README.md": b"---\nlicense: mit\n---\n"}
+    foreign = files | {"model.safetensors": b"theirs"}
+    hub.repositories[NAME] = [foreign if config is None else foreign | {"config.json": config}]
+    code, _, err = command("export", str(run), "--to", PLACE, "--out", "out")
+    assert (code, err) == (2, f"smi: {PLACE} holds another model: choose another name\n")
+    assert len(hub.repositories[NAME]) == 1
+    assert not Path("out").exists()
+    hub.repositories[NAME] = [files]  # as the hub's own page creates it
+    assert command("export", str(run), "--to", PLACE, "--out", "out")[0] == 0
+    assert metadata_of(hub.files(NAME)["README.md"].decode())["license"] == "mit"
+
+
+def test_a_repository_is_checked_before_anything_is_loaded(hub, tmp_path):
+    (tmp_path / "damaged.safetensors").write_bytes(b"no weights")
+    with pytest.raises(UserError, match="'tiny' is not the name of a repository"):
+        export(tmp_path / "damaged.safetensors", to="hf-hub:tiny")
+
+
+def test_a_name_that_is_not_in_the_cache_offline(hub, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match=r"the hub cannot be reached: HF_HUB_OFFLINE is set"):
+        smi.load(PLACE)
 
 
 def test_an_upload_without_a_network_writes_nothing(run, hub, command, monkeypatch):

@@ -118,7 +118,8 @@ class _Handler(BaseHTTPRequestHandler):
         card = yaml.safe_load(text.split("---")[1]) if text.startswith("---") else None
         last = sha(name, len(self.server.repositories[name]) - 1)
         private = name in self.server.private
-        self._send({"id": name, "sha": last, "private": private, "cardData": card, "tags": []})
+        about = {"id": name, "sha": last, "private": private, "cardData": card, "tags": []}
+        self._send(about | {"siblings": [{"rfilename": path} for path in self.server.files(name)]})
 
     def _tree(self, name: str, *, body: bytes) -> None:
         if self._may_read(name):

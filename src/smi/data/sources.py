@@ -49,7 +49,7 @@ from smi.data.remote import (
 from smi.data.shards import SHARD_SUFFIXES, Shards, ShardSet, find_shards
 from smi.data.value_range import range_of_files
 from smi.errors import UserError
-from smi.files import data_home, expand
+from smi.files import data_home, expand, last_part
 from smi.terminal import suggest
 
 ImageSet = FileSet | ArraySet | ShardSet
@@ -358,7 +358,7 @@ def dataset_label(source: str | Path) -> str:
         return text
     is_file = is_array_file(text) or text.endswith((*SHARD_SUFFIXES, *LIST_SUFFIXES))
     if is_url(text) or is_file:
-        return text.rstrip("/").rpartition("/")[2]
+        return last_part(text)
     return f"{expand(text).resolve().name}/"
 
 

@@ -193,9 +193,12 @@ def y_from_zero(figure: go.Figure) -> None:
     figure.update_yaxes(range=[0, 1.1 * highest or 1])
 
 
-def accuracy_range(values: Iterable[float]) -> list[float]:
-    """Return the limits of an axis in percent: a margin around the values, within 0 and 100."""
-    percentages = list(values)
+def accuracy_range(values: Iterable[float | None]) -> list[float]:
+    """Return the limits of an axis in percent: a margin around the values, within 0 and 100.
+
+    Values that are None or not finite are skipped; without any other the axis is 0 to 100.
+    """
+    percentages = [y for y in values if y is not None and math.isfinite(y)] or [0.0, 100.0]
     low, high = min(percentages), max(percentages)
     margin = max(1.0, 0.06 * (high - low))
     return [max(0.0, low - margin), min(100.0, high + margin)]

@@ -1,10 +1,11 @@
 """Describe an encoder for others: the page of its repository, its results and its recipe.
 
-write_description(folder, encoder, network, place="hf-hub:org/name")
+write_description(folder, encoder, network, place="hf-hub:org/name", title="org/name")
 # README.md, evaluation.json, recipe.yaml
 """
 
 import dataclasses
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,21 @@ import yaml
 from smi import __version__
 from smi.config.schema import flat
 from smi.data import DATASET_NAMES
+from smi.data.remote import is_url
 from smi.evaluation.evaluate import results_home
 from smi.evaluation.results import FLOORS, Result, Score, read_all, results_table, row_name
-from smi.files import finite, write_json, write_text
+from smi.files import finite, last_part, write_json, write_text
 from smi.inference.export_folder import CARD, RECIPE, RESULTS
 from smi.inference.export_network import Network, literal, timm_lines
 from smi.intervals import interval
+from smi.nn.encoders import is_import_path
 from smi.nn.weights import HUB_SCHEME, LOCAL_SCHEME
 from smi.runs.encoder import Pretrained
 from smi.runs.names import dataset_name, group_by_seed, method_name
 from smi.runs.run import Run, is_run
+from smi.runs.start import TIMM
 from smi.tables import Table, in_markdown
+from smi.terminal import printable
 
 THIS = "this encoder"
 TAGS = ("smi", "self-supervised-learning", "image-feature-extraction")
@@ -39,12 +44,13 @@ def write_description(
     network: Network,
     *,
     place: str,
-    license: str | None = None,
+    title: str,
+    license: Mapping[str, Any],
 ) -> None:
     """Write the page of an encoder, the results of its evaluation and the recipe of its run.
 
-    place: its name on the hub, or the name of the folder. license: of the repository, if it has one
-    already.
+    place: its name on the hub, or "." for code that runs in the folder. license: what the page of
+    the repository says of it, by the keys of its metadata.
     """
     run = Run(encoder.source) if is_run(encoder.source) else None
     rows = _rows(encoder, run)
@@ -57,12 +63,12 @@ def write_description(
     metadata = {
         "library_name": "smi" if network.outside_timm else "timm",
         "pipeline_tag": "image-feature-extraction",
-        **({} if license is None else {"license": license}),
+        **license,
         "tags": [*TAGS, *([] if network.outside_timm else ["timm"])],
     }
     parts = [
         f"---\n{yaml.safe_dump(metadata, sort_keys=False)}---",
-        f"# {in_markdown(place.removeprefix(HUB_SCHEME))}",
+        f"# {in_markdown(title)}",
         _introduction(encoder, network, run),
         *_usage(encoder, network, place),
         "## Training",
@@ -70,7 +76,7 @@ def write_description(
         "## Evaluation",
         *_evaluation(rows, run),
         "## Limits",
-        "\n".join(f"- {limit}" for limit in _limits(encoder, run, license)),
+        "\n".join(f"- {limit}" for limit in _limits(encoder, run, licensed="license" in license)),
     ]
     write_text(folder / CARD, "\n\n".join(parts) + "\n")
 
@@ -96,7 +102,8 @@ def _usage(encoder: Pretrained, network: Network, place: str) -> list[str]:
         f"encoder = smi.load({literal(place)}{trust})",
         f'h = encoder(encoder.transform(["cat.jpg"]))  # [1, {encoder.dim}]',
     ]
-    parts = ["## Use", _code(ours)]
+    where = ["In the folder of this page:"] if place == "." else []
+    parts = ["## Use", *where, _code(ours)]
     if network.own:
         parts.append(f"It needs the class `{network.name}`, whose code is not in this repository.")
     if network.outside_timm:
@@ -157,14 +164,29 @@ def _training(encoder: Pretrained, run: Run | None) -> list[str]:
         ("exported with", f"smi {__version__}"),
         ("digest", f"{encoder.digest()} (weights and preprocessing, as in results)"),
     ]
-    own_images = config["data"]["source"] not in DATASET_NAMES
-    data = f" --data PATH/{_images_name(run)}" if own_images else ""
+    start = _local_start(run)
+    needs = f"It needs the weights {in_markdown(start)}, which are not in this repository. "
     return [
         _facts([(name, value) for name, value in pairs if value]),
-        f"`smi pretrain {RECIPE}{data} --out runs/again` repeats the run: `{RECIPE}` holds all its "
-        "settings. On a CPU of the same kind, with the same versions and number of threads, the "
-        "digest is the same.",
+        f"This command repeats the run. `{RECIPE}` holds all its settings.",
+        _code([_repeating(run)], "bash"),
+        f"{needs if start else ''}On a CPU of the same kind, with the same versions and number of "
+        "threads, the digest is the same.",
     ]
+
+
+def _repeating(run: Run) -> str:
+    """Return the command that repeats a run; PATH stands for what only its owner has."""
+    words = ["smi", "pretrain", RECIPE]
+    if not _is_public(str(run.config["data"]["source"])):
+        words += ["--data", f"PATH/{_images_name(run)}"]
+    if start := _local_start(run):
+        scheme = LOCAL_SCHEME if (run.init_source or "").startswith(LOCAL_SCHEME) else ""
+        words += ["--init", f"{scheme}PATH/{start}"]
+    method, encoder = (str(run.config[part]["name"]) for part in ("method", "encoder"))
+    if "." in method or is_import_path(encoder):
+        words.append("--trust")
+    return shlex.join([*words, "--out", "runs/again"])
 
 
 def _evaluation(rows: Rows, run: Run | None) -> list[str]:
@@ -186,7 +208,7 @@ def _evaluation(rows: Rows, run: Run | None) -> list[str]:
     ]
 
 
-def _limits(encoder: Pretrained, run: Run | None, license: str | None) -> list[str]:
+def _limits(encoder: Pretrained, run: Run | None, *, licensed: bool) -> list[str]:
     """Return what the encoder is not, and what nobody has examined."""
     images = "unknown images"
     if run is not None:
@@ -200,7 +222,7 @@ def _limits(encoder: Pretrained, run: Run | None, license: str | None) -> list[s
     ]
     if run is not None and run.init_source is not None:
         limits.append("It started from other weights, whose licence may bind it.")
-    if license is None:
+    if not licensed:
         limits.append("No licence is stated yet: its owner can state one in the metadata above.")
     return limits
 
@@ -267,12 +289,25 @@ def _recipe(run: Run) -> dict[str, Any]:
 def _images_name(run: Run) -> str:
     """Return the name of the images; of a folder or a URL only its last part."""
     source = str(run.config["data"]["source"])
-    return source if source in DATASET_NAMES else dataset_name(run).partition("?")[0]
+    return source if _is_public(source) else dataset_name(run)
+
+
+def _is_public(source: str) -> bool:
+    """Return whether images have a name that others can use: of a dataset, here or on the hub."""
+    return source in DATASET_NAMES or (source.startswith("hf:") and not is_url(source))
 
 
 def _source_name(source: str) -> str:
     """Return the name of weights, without the folders above a file."""
-    return source if source.startswith(HUB_SCHEME) else source.rstrip("/").rpartition("/")[2]
+    if source.startswith(HUB_SCHEME):
+        return source
+    return last_part(source.removeprefix(LOCAL_SCHEME))
+
+
+def _local_start(run: Run) -> str:
+    """Return the name of the file or run that a run started from; nothing for any other start."""
+    source = run.init_source or ""
+    return "" if source == TIMM or source.startswith(HUB_SCHEME) else _source_name(source)
 
 
 def _settings(settings: Mapping[str, Any], *, name: bool = False) -> str:
@@ -287,5 +322,5 @@ def _facts(pairs: list[tuple[str, str]]) -> str:
     return Table.of(["", ""], pairs).markdown().replace("--:", ":--")
 
 
-def _code(lines: list[str]) -> str:
-    return "\n".join(["```python", *lines, "```"])
+def _code(lines: list[str], language: str = "python") -> str:
+    return "\n".join([f"```{language}", *map(printable, lines), "```"])

@@ -59,8 +59,8 @@ def export(
     """
     _check_format(to)
     to, uploads, repository = to.partition(":")
+    license = check_repository(repository) if uploads else {}
     encoder, network, classes = _load(source, to)
-    license = check_repository(repository) if uploads else None
     folder = expand(out) if out is not None else default_folder(encoder.source, to)
     place = f"{HUB_SCHEME}{repository}" if uploads else str(folder)
     with quietly(quiet):
@@ -69,8 +69,11 @@ def export(
             with disk_errors(f"writing {folder}"):
                 _write(partial, encoder, network, to, classes)
                 if to == "hf-hub":
-                    name = place if uploads else folder.name
-                    write_description(partial, encoder, network, place=name, license=license)
+                    title = repository or (network.label if out is None else folder.resolve().name)
+                    page = place if uploads else "."
+                    write_description(
+                        partial, encoder, network, place=page, title=title, license=license
+                    )
                 for written in partial.iterdir():
                     sync(written)
             difference = compare_features(partial, encoder, images, to, _output(classes))

@@ -14,13 +14,17 @@ from smi.nn.weights import HUB_CONFIG
 
 PREPROCESSING = "preprocessing.json"
 CARD, RESULTS, RECIPE = "README.md", "evaluation.json", "recipe.yaml"  # beside those of the hub
-EXPORTED_FILES = {
+HUB_EXPORT = {
+    FORMATS["hf-hub"].file,
     PREPROCESSING,
     SCRIPT,
     HUB_CONFIG,
     CARD,
     RESULTS,
     RECIPE,
+}
+EXPORTED_FILES = {
+    *HUB_EXPORT,
     "model.onnx.data",
     "__pycache__",
     *(form.file for form in FORMATS.values()),
@@ -75,6 +79,11 @@ def _check_replaceable(place: Path, folder: Path) -> None:
         return
     if not place.is_dir():
         raise UserError(f"{folder} is a file: choose another --out")
+    if Path.cwd().is_relative_to(place):
+        raise UserError(
+            f"{folder} is or holds the working directory, which is not replaced: choose another "
+            "--out"
+        )
     names = {path.name for path in place.iterdir()}
     if names and PREPROCESSING not in names:
         raise UserError(f"{folder} exists and is not an export: choose another --out")

@@ -8,20 +8,23 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from smi.errors import UserError
-from smi.inference.export_folder import EXPORTED_FILES
+from smi.inference.export_folder import CARD, HUB_EXPORT
 from smi.inference.verify_export import reason_of
-from smi.nn.weights import HUB_SCHEME, require_network
+from smi.nn.weights import HUB_CONFIG, HUB_SCHEME, hub_export, require_network
 from smi.terminal import announce
 
 TOKEN = "run `hf auth login`, or set HF_TOKEN, with a token that may write"
+# A repository with these alone holds no model: the hub's own page creates them.
+NEW_FILES = {".gitattributes", CARD, "LICENSE"}
 
 
-def check_repository(name: str) -> str | None:
-    """Raise a UserError for what would stop an upload; return the licence of the repository.
+def check_repository(name: str) -> dict[str, Any]:
+    """Raise a UserError for what would stop an upload, or if there is a model of someone else.
 
-    It is None if there is no such repository yet, or if its page names no licence.
+    Return the licence of the repository: what its page says under license, license_name and so on.
     """
     from huggingface_hub import HfApi, constants, get_token
     from huggingface_hub.errors import RepositoryNotFoundError
@@ -35,11 +38,17 @@ def check_repository(name: str) -> str | None:
     with _hub_errors(f"asking for {HUB_SCHEME}{name}"):
         require_network()
         try:
-            card = HfApi().model_info(name).card_data
+            info = HfApi().model_info(name)
         except RepositoryNotFoundError:
-            return None
-    license = None if card is None else card.get("license")
-    return license if isinstance(license, str) else None
+            return {}
+    files = {file.rfilename for file in info.siblings or ()}
+    place = f"{HUB_SCHEME}{name}@{info.sha}"
+    if files - NEW_FILES and (HUB_CONFIG not in files or hub_export(place) is None):
+        raise UserError(f"{HUB_SCHEME}{name} holds another model: choose another name")
+    if info.card_data is None:
+        return {}
+    page = info.card_data.to_dict()  # type: ignore[no-untyped-call]
+    return {key: value for key, value in page.items() if key.startswith("license")}
 
 
 def upload(folder: Path, name: str, message: str) -> tuple[str, bool]:
@@ -50,7 +59,7 @@ def upload(folder: Path, name: str, message: str) -> tuple[str, bool]:
     from huggingface_hub import HfApi
 
     hub = HfApi()
-    files = sorted(EXPORTED_FILES)
+    files = sorted(HUB_EXPORT)
     announce(f"uploading {folder} to {HUB_SCHEME}{name}")
     with _no_bars(), _hub_errors(f"{folder} is written, but uploading it to {HUB_SCHEME}{name}"):
         hub.create_repo(name, private=True, exist_ok=True)

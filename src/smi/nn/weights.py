@@ -14,7 +14,7 @@ import socket
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -197,8 +197,8 @@ def hub_file(name: str, *files: str) -> Path:
 
     Those of the hub are read from its cache or downloaded.
     """
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     scheme, place = _scheme(name)
     if scheme == LOCAL_SCHEME:
@@ -212,8 +212,14 @@ def hub_file(name: str, *files: str) -> Path:
         if not cached:
             require_network()
         for file in cached or files:
-            with suppress(EntryNotFoundError), _cache_only(bool(cached)):
-                return Path(hf_hub_download(repository, file, revision=revision or None))
+            try:
+                with _cache_only(bool(cached)):
+                    return Path(hf_hub_download(repository, file, revision=revision or None))
+            except LocalEntryNotFoundError as error:  # a kind of the next one: nobody was asked
+                reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "no connection"
+                raise OSError(f"the hub cannot be reached: {reason}") from error
+            except EntryNotFoundError:
+                continue
     except Exception as error:  # the hub's client raises errors of several libraries
         raise _not_there(name, place, error) from error
     raise _not_there(name, place, FileNotFoundError(f"it holds no {' or '.join(files)}"))

@@ -48,7 +48,7 @@ def kept_sentence(run: Run) -> str:
     criterion = selected["criterion"]
     score = _describe_score({criterion: selected["score"], "images": selected.get("images")})
     if header["about"]["step"] == 0:
-        return f"{kept}: the start itself, {score}; {_best_later(run, criterion)}."
+        return f"{kept}: the start itself, {score}; {best_later(run, criterion)}."
     return f"{kept}: {kept_name(header)}, {score}{_had(run, criterion)}."
 
 
@@ -76,7 +76,7 @@ def _had(run: Run, criterion: str) -> str:
     return f"; the start had {scores[0]:.1%}" if scores and scores[0] is not None else ""
 
 
-def _best_later(run: Run, criterion: str) -> str:
+def best_later(run: Run, criterion: str) -> str:
     """Describe the best score after the start, which was not better."""
     later = [line["probe"] for line in run.probes() if line["step"] > 0]
     scores = [max(p[criterion], p.get("halfway", 0)) for p in later if criterion in p]

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ from smi.reporting.image_blocks import (
     views_gallery,
 )
 from smi.reporting.portrait import Portrait
-from smi.reporting.quality import quality_blocks
+from smi.reporting.quality import compared_quality_blocks, quality_blocks
 from smi.reporting.run_blocks import (
     as_sentence,
     comparison_plot,
@@ -172,8 +173,8 @@ class ReportDocument:
         """Yield the quality of runs, comparisons, gains over starts, health, and facts."""
         single = [run for run in self.report_runs if run.source == str(run.run.folder)]
         if single:
-            names = [run.name for run in single if not self._has_labels(run.row)]
-            yield Section(QUALITY_TITLE, list(quality_blocks(single, unlabelled=names)))
+            blocks = quality_blocks(single, unlabelled=self._unlabelled())
+            yield Section(QUALITY_TITLE, list(blocks))
         for name, comparison in self.comparisons.items():
             yield from self._comparison(name, comparison)
         rows = {row: list(self._before_after(row)) for row in self.start_portraits}
@@ -188,12 +189,21 @@ class ReportDocument:
         yield Section("Training setup", [facts, *tables])
 
     def _comparison(self, name: str, comparison: Comparison) -> Iterator[Block]:
-        """Yield the figure of a comparison, then its tables."""
+        """Yield the figure of a comparison, its scores beside baselines, then its tables."""
+        suffix = f" ({name})" if len(self.comparisons) > 1 else ""
         if comparison.columns:
-            suffix = f" ({name})" if len(self.comparisons) > 1 else ""
             title = f"Scores, differences and costs{suffix}"
             yield self._draw(title, partial(comparison_plot, comparison))
+        folders = {Path(run.folder).resolve() for row in comparison.rows for run in row.runs}
+        runs = [run for run in self.report_runs if run.run.folder.resolve() in folders]
+        blocks = list(compared_quality_blocks(runs, unlabelled=self._unlabelled()))
+        if blocks:
+            yield Section(f"{QUALITY_TITLE}{suffix}", blocks)
         yield from comparison_tables(comparison)
+
+    def _unlabelled(self) -> list[str]:
+        """Return the names of runs whose images have no labels."""
+        return [run.name for run in self.report_runs if not self._has_labels(run.row)]
 
     def _has_labels(self, row: str) -> bool:
         """Return whether the images of a row have labels; unknown images may have some."""

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from smi.config.schema import flat
 from smi.errors import UserError
+from smi.files import last_part
 from smi.runs.run import Run
 from smi.terminal import epochs_text
 
@@ -24,8 +24,7 @@ CRITERIA = {
 
 def dataset_name(run: Run) -> str:
     """Return the name of a run's dataset or folder."""
-    source = str(run.config["data"]["source"])
-    return Path(source).name or source
+    return last_part(str(run.config["data"]["source"]))
 
 
 def method_name(run: Run) -> str:
@@ -82,11 +81,11 @@ def encoder_name(source: str) -> str:
     """Return a short name of an encoder without a run, given its source as `smi.load` takes it."""
     scheme, colon, rest = source.partition(":")
     if not colon or scheme not in ("timm", "hf-hub", "local-dir"):
-        return Path(source).name or source
+        return last_part(source)
     if scheme == "local-dir":
-        return Path(rest).name or rest
+        return last_part(rest)
     network, _, file = rest.partition("@")
-    return f"{network}, {Path(file).name}" if scheme == "timm" and file else rest
+    return f"{network}, {last_part(file)}" if scheme == "timm" and file else rest
 
 
 def is_published(run: Run) -> bool:
