@@ -78,7 +78,7 @@ def test_bfloat16_is_used_only_on_request_or_on_a_gpu_that_has_it():
 
 
 def test_facts():
-    assert "threads" in describe_device(CPU)
+    assert "thread" in describe_device(CPU)
     assert peak_memory_mb(CPU) > 10
     assert torch.__version__.startswith(versions()["torch"])
 

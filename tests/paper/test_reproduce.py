@@ -309,7 +309,7 @@ def test_two_processes_are_started_by_torchrun(monkeypatch):
     class Process:
         returncode = 0
 
-        def __init__(self, command, env):
+        def __init__(self, command, env, stdout):
             started.update(command=command, env=env)
 
         def poll(self):

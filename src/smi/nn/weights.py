@@ -202,7 +202,10 @@ def hub_file(name: str, *files: str) -> Path:
 
     scheme, place = _scheme(name)
     if scheme == LOCAL_SCHEME:
-        paths = [path for file in files if (path := expand(place) / file).is_file()]
+        folder = expand(place)
+        if not folder.is_dir():
+            raise UserError(f"{name} cannot be read: there is no folder {folder}")
+        paths = [path for file in files if (path := folder / file).is_file()]
         if not paths:
             raise UserError(f"{name} holds no {' or '.join(files)}")
         return paths[0]
