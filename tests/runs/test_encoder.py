@@ -438,7 +438,7 @@ def test_published_weights_have_no_student(published, tmp_path):
         ("timm:test_vit@weights.pth", "weights.pth does not fit VisionTransformer: "),
         ("timm:support.homemade.Net@weights.pth", "timm does not know the input of timm:support"),
         ("timm:test_resnet@config.yaml", "config.yaml holds no weights"),
-        ("local-dir:nowhere", "local-dir:nowhere holds no config.json"),
+        ("local-dir:nowhere", "local-dir:nowhere cannot be read"),
     ],
 )
 def test_mistakes_in_names_of_timm_are_sentences(source, says, published, monkeypatch):
