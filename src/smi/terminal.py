@@ -208,7 +208,8 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bar.stop()
+        if not self._bar.disable:  # older versions of rich print an empty line
+            self._bar.stop()
 
 
 def _console() -> "Console":

@@ -57,7 +57,8 @@ class Bar:
 
     def close(self) -> None:
         """Leave the bar as it is and release the terminal."""
-        self._progress.stop()
+        if not self._progress.disable:  # older versions of rich print an empty line
+            self._progress.stop()
 
     def _facts(self, line: Mapping[str, Any] | None, probe: Mapping[str, Any] | None) -> str:
         """Format loss, feature std, kNN accuracy, speed and remaining time."""
