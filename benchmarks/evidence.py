@@ -17,8 +17,8 @@ of rounds in which all take turns, and writes results/pace-RECIPE.json. A system
 within 5 % of SMI's keeps its runs of equal epochs; the others get runs of fewer or more steps, with
 the same schedule. So other work on the machine does not change a result. The learning rate and the
 main hyperparameter of each method are those of its best trial in results/knobs-RECIPE.json: six to
-eight trials for each, at the same number of images, on held-out training images. SMI with four views
-has those of two. The test images are used once, after training: --log.probe_every 0 turns the
+eight trials for each, at the same number of images, on held-out training images. SMI with four
+views has those of two. The test images are used once, after training: --log.probe_every 0 turns the
 probes during training off.
 """
 
