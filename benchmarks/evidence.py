@@ -5,8 +5,10 @@ SMI with two and with four views, Barlow Twins, VICReg, SimCLR, BYOL and MoCo v2
     python benchmarks/evidence.py pace cifar10-small --root DATA     on a quiet machine
     python benchmarks/evidence.py run cifar10-small --root DATA --out runs
     python benchmarks/evidence.py run imagenette-small --data DATA/imagenette-sub --out runs
-    python benchmarks/evidence.py keep runs/RECIPE   writes results/comparison-RECIPE[-time]/,
+    python benchmarks/evidence.py keep runs/RECIPE   writes results/comparison-RECIPE/,
                                                      without local paths
+    python benchmarks/evidence.py run RECIPE --time --out runs      the same of equal time, after
+    python benchmarks/evidence.py keep runs/RECIPE --time           those of equal epochs are kept
     python benchmarks/evidence.py show             prints the tables; --time those of equal time
     python benchmarks/evidence.py claims           prints the paper's claims on these runs
     python benchmarks/evidence.py draw             draws docs/comparison-*.png
@@ -15,7 +17,8 @@ SMI with two and with four views, Barlow Twins, VICReg, SimCLR, BYOL and MoCo v2
 with two views takes for them: `pace` measures the step of each system on one quiet core, the median
 of rounds in which all take turns, and writes results/pace-RECIPE.json. A system whose step takes
 within 5 % of SMI's keeps its runs of equal epochs; the others get runs of fewer or more steps, with
-the same schedule. So other work on the machine does not change a result. The learning rate and the
+the same schedule. So other work on the machine does not change a result. All runs compute in
+float32, as those that chose the hyperparameters did. The learning rate and the
 main hyperparameter of each method are those of its best trial in results/knobs-RECIPE.json: six to
 eight trials for each, at the same number of images, on held-out training images. SMI with four
 views has those of two. The test images are used once, after training: --log.probe_every 0 turns the
@@ -52,7 +55,11 @@ SHOWN = {"BarlowTwins": "Barlow Twins", "MoCoV2": "MoCo v2"}
 
 def settings_of(recipe: str) -> dict[str, object]:
     """Return the settings of all runs of a recipe, with the best ones of each method."""
-    settings: dict[str, object] = {"log.probe_every": 0, **BUDGETS[recipe]}
+    settings: dict[str, object] = {
+        "log.probe_every": 0,
+        "precision": "float32",
+        **BUDGETS[recipe],
+    }
     for method, chosen in best_settings(recipe).items():
         if method in METHODS:
             settings |= {f"methods.{method}.{name}": value for name, value in chosen.items()}
@@ -60,22 +67,24 @@ def settings_of(recipe: str) -> dict[str, object]:
 
 
 def run(recipe: str, arguments: argparse.Namespace) -> None:
-    """Make the comparisons of a recipe, or resume them; then evaluate the floors."""
+    """Make the comparison of a recipe, or resume it; then evaluate the floors."""
     import smi
 
     settings = settings_of(recipe)
     runtime = smi.Runtime(root=arguments.root)
     shared = {"recipe": recipe, "data": arguments.data, "seeds": arguments.seeds}
-    comparison = smi.compare(
-        METHODS,
-        out=arguments.out / recipe,
-        sweep="SMI.views=2,4",
-        overrides=settings,
-        runtime=runtime,
-        **shared,
-    )
-    smi.evaluate(comparison.rows[0].runs[0].folder, floors=True, runtime=runtime)
-    for name, num_steps in steps_of_equal_time(recipe, comparison).items():
+    if not arguments.time:
+        comparison = smi.compare(
+            METHODS,
+            out=arguments.out / recipe,
+            sweep="SMI.views=2,4",
+            overrides=settings,
+            runtime=runtime,
+            **shared,
+        )
+        smi.evaluate(comparison.rows[0].runs[0].folder, floors=True, runtime=runtime)
+        return
+    for name, num_steps in steps_of_equal_time(recipe).items():
         method, _, views = name.partition(",views=")
         more = {"methods.SMI.views": int(views)} if views else {}
         timed = {**settings, **more, "steps": num_steps}
@@ -89,16 +98,26 @@ def run(recipe: str, arguments: argparse.Namespace) -> None:
         )
 
 
-def steps_of_equal_time(recipe: str, comparison: Comparison) -> dict[str, int]:
+def steps_of_equal_time(recipe: str) -> dict[str, int]:
     """Return the steps of the systems whose step does not take as long as SMI's."""
-    seconds = json.loads(_pace_file(recipe).read_text())["seconds"]
-    facts = json.loads((Path(comparison.rows[0].runs[0].folder) / "run.json").read_text())
+    seconds = _seconds_of_steps(recipe)
     ratios = {name: seconds["SMI"] / value for name, value in seconds.items()}
     return {
-        name: round(facts["steps"] * ratio)
+        name: round(_steps_of_equal_epochs(recipe) * ratio)
         for name, ratio in ratios.items()
         if abs(ratio - 1) > SAME_PACE
     }
+
+
+def _seconds_of_steps(recipe: str) -> dict[str, float]:
+    """Return the seconds that a step of each system takes."""
+    seconds: dict[str, float] = json.loads(_pace_file(recipe).read_text())["seconds"]
+    return seconds
+
+
+def _steps_of_equal_epochs(recipe: str) -> int:
+    """Return the steps of each run of the comparison with equal epochs, which is kept."""
+    return Comparison.read(_home(recipe, timed=False)).rows[0].runs[0].steps
 
 
 def _pace_file(recipe: str) -> Path:
@@ -142,33 +161,41 @@ def measure_pace(recipe: str, arguments: argparse.Namespace) -> None:
     _pace_file(recipe).write_text(json.dumps(document, indent=1) + "\n")
 
 
-def keep(folder: Path, commit: str) -> list[Path]:
-    """Write the comparisons of a recipe, without local paths: with equal time if it was made."""
+def keep(folder: Path, commit: str, *, timed: bool) -> list[Path]:
+    """Write the comparison of a recipe, without local paths, and the paper's claims on its runs."""
+    if timed:
+        comparison = of_equal_time(folder)
+        return [_write("comparison", comparison, comparison.plain(), folder, commit)]
     comparison = Comparison.read(folder)
-    recipe = comparison.about["recipe"]
-    kept = [comparison]
-    if all((_timed(folder) / name).is_dir() for name in steps_of_equal_time(recipe, comparison)):
-        kept.append(of_equal_time(comparison, recipe, folder))
-    return [_write(each, floors_of(comparison), folder, commit) for each in kept]
+    name = NAMES[comparison.about["recipe"]]
+    measured_claims = [
+        claim.plain()
+        for claim in judge_claims([DatasetComparisons(name, pair=comparison)])
+        if _measured(claim.name)
+    ]
+    return [
+        _write(file, comparison, document, folder, commit)
+        for file, document in (
+            ("comparison", comparison.plain() | {"floors": floors_of(comparison)}),
+            ("claims", {"claims": measured_claims}),
+        )
+    ]
 
 
-def _timed(folder: Path) -> Path:
-    """Return the folder of the runs of equal time."""
-    return folder.with_name(f"{folder.name}-time")
-
-
-def of_equal_time(comparison: Comparison, recipe: str, folder: Path) -> Comparison:
-    """Replace the rows whose steps take longer or less long than SMI's."""
-    steps = steps_of_equal_time(recipe, comparison)
+def of_equal_time(folder: Path) -> Comparison:
+    """Replace the rows of equal epochs whose steps take longer or less long than SMI's."""
+    recipe = folder.name
+    comparison = Comparison.read(_home(recipe, timed=False))
+    steps = steps_of_equal_time(recipe)
     rows = []
     for row in comparison.rows:
-        if row.name in steps:
-            timed = Comparison.read(_timed(folder) / row.name)
+        name = row.name.replace(", ", ",")
+        if name in steps:
+            timed = Comparison.read(folder.with_name(f"{recipe}-time") / name)
             row = replace(timed.rows[0], name=row.name, value=row.value)
         rows.append(row)
-    seconds = json.loads(_pace_file(recipe).read_text())["seconds"]
-    facts = json.loads((Path(comparison.rows[0].runs[0].folder) / "run.json").read_text())
-    about = {**comparison.about, "seconds": round(seconds["SMI"] * facts["steps"]), "steps": steps}
+    seconds = round(_seconds_of_steps(recipe)["SMI"] * _steps_of_equal_epochs(recipe))
+    about = {**comparison.about, "seconds": seconds, "steps": steps}
     return replace(comparison, rows=tuple(rows), about=about)
 
 
@@ -184,31 +211,22 @@ def floors_of(comparison: Comparison) -> dict[str, dict[str, float]]:
 
 
 def _write(
-    comparison: Comparison, floors: dict[str, dict[str, float]], folder: Path, commit: str
+    name: str, comparison: Comparison, document: dict[str, object], folder: Path, commit: str
 ) -> Path:
-    """Write a comparison with its floors, and the paper's claims on its runs."""
-    recipe = comparison.about["recipe"]
-    out = _home(recipe, timed=comparison.seconds is not None)
+    """Write a document about a comparison, with the machine and the commit."""
+    out = _home(comparison.about["recipe"], timed=comparison.seconds is not None)
     out.mkdir(parents=True, exist_ok=True)
-    measured_claims = [
-        claim.plain()
-        for claim in judge_claims([DatasetComparisons(NAMES[recipe], pair=comparison)])
-        if _measured(claim.name)
-    ]
     about = stamp(
         comparison.about["device"].split(", ")[1], torch=comparison.about["versions"]["torch"]
     )
     about |= {"commit": commit} if commit else {}
-    for name, document in (
-        ("comparison", comparison.plain() | about | {"floors": floors}),
-        ("claims", {"claims": measured_claims} | about),
-    ):
-        text = json.dumps(document, indent=1, ensure_ascii=False)
-        text = re.sub(r"(?<=--root=)[^ \"]+|(?<=data=)/[^ \"]+(?=/)", "DATA", text).replace(
-            f"{folder.parent}/", "runs/"
-        )
-        (out / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-    return out
+    text = json.dumps(document | about, indent=1, ensure_ascii=False)
+    text = re.sub(r"(?<=--root=)[^ \"]+|(?<=data=)/[^ \"]+(?=/)", "DATA", text).replace(
+        f"{folder.parent}/", "runs/"
+    )
+    path = out / f"{name}.json"
+    path.write_text(text + "\n", encoding="utf-8")
+    return path
 
 
 def _home(recipe: str, *, timed: bool) -> Path:
@@ -333,7 +351,7 @@ def main() -> None:
     parser.add_argument("--data", help="an image folder instead of a named dataset")
     parser.add_argument("--out", type=Path, default=Path("runs"))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--time", action="store_true", help="show the tables of equal time")
+    parser.add_argument("--time", action="store_true", help="equal time instead of equal epochs")
     parser.add_argument(
         "--commit", default="", help="the commit of the code that made the runs (default: this one)"
     )
@@ -354,7 +372,7 @@ def main() -> None:
         print(*map(draw, NAMES), sep="\n")
     else:
         for folder in arguments.names:
-            print(*keep(Path(folder), arguments.commit), sep="\n")
+            print(*keep(Path(folder), arguments.commit, timed=arguments.time), sep="\n")
 
 
 if __name__ == "__main__":

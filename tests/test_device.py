@@ -67,7 +67,31 @@ def test_training_lets_cudnn_try_its_algorithms(monkeypatch):
     assert torch.backends.cudnn.benchmark
 
 
-def test_bfloat16_is_used_only_on_request_or_on_a_gpu_that_has_it():
+@pytest.mark.parametrize(
+    ("avx", "amx", "expected"),
+    [
+        (False, False, "float32"),
+        (True, False, "bfloat16"),
+        (False, True, "bfloat16"),
+    ],
+)
+def test_a_cpu_trains_in_bfloat16_if_it_has_instructions_for_it(monkeypatch, avx, amx, expected):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx, raising=False)
+    whole = torch.nn.Sequential(torch.nn.Conv2d(4, 4, 3), torch.nn.Linear(4, 4))
+    depthwise = torch.nn.Sequential(torch.nn.Conv2d(4, 4, 3, groups=4))
+    assert choose_precision("auto", CPU, whole) == expected
+    assert choose_precision("auto", CPU, depthwise) == "float32"
+    assert choose_precision("float32", CPU, whole) == "float32"
+
+
+def test_a_cpu_trains_in_float32_if_torch_does_not_tell_its_instructions(monkeypatch):
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.delattr(torch.cpu, name, raising=False)
+    assert choose_precision("auto", CPU, torch.nn.Conv2d(4, 4, 3)) == "float32"
+
+
+def test_without_a_network_to_train_bfloat16_on_a_cpu_needs_a_request():
     assert choose_precision("auto", CPU) == "float32"
     assert choose_precision("bfloat16", CPU) == "bfloat16"
     a = torch.ones(2, 2)

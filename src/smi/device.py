@@ -148,16 +148,41 @@ def release_memory(device: "torch.device") -> None:
 
 
 def choose_precision(
-    setting: Literal["auto", "float32", "bfloat16", "float16"], device: "torch.device"
+    setting: Literal["auto", "float32", "bfloat16", "float16"],
+    device: "torch.device",
+    network: "torch.nn.Module | None" = None,
 ) -> Precision:
-    """Return the precision of a setting; auto is bfloat16 only on GPUs that compute in it."""
+    """Return the precision of a setting; auto is bfloat16 where the device computes in it.
+
+    network: to train. Without it, auto is float32 on every CPU.
+    """
     import torch
 
     if setting != "auto":
         return setting
     if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
         return "bfloat16"
+    if device.type == "cpu" and network is not None and trains_faster_in_bfloat16(network):
+        return "bfloat16"
     return "float32"
+
+
+def trains_faster_in_bfloat16(network: "torch.nn.Module") -> bool:
+    """Return whether a CPU has instructions for bfloat16 and a network that gains by them.
+
+    With AVX-512 BF16, ResNets train up to twice as fast as in float32. Depthwise convolutions are
+    slow in bfloat16: EfficientNet-Lite0 and MobileNetV3 take more than twice as long.
+    """
+    import torch
+
+    has_instructions = any(
+        getattr(torch.cpu, name, bool)()
+        for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    )
+    is_depthwise = (
+        module.groups > 1 for module in network.modules() if isinstance(module, torch.nn.Conv2d)
+    )
+    return has_instructions and not any(is_depthwise)
 
 
 def autocast(device: "torch.device", precision: Precision) -> AbstractContextManager[object]:

@@ -484,7 +484,7 @@ class ComparisonRunner:
         method.progress = 1.0
         method.epoch = config.epochs - 1
         views = load_views(Run(run.folder), method)(batch.images, batch.generator())
-        precision = choose_precision(config.precision, self.device)
+        precision = choose_precision(config.precision, self.device, method)
         seconds = loss_seconds(method, views, batch, precision=precision)
         return None if seconds is None else 1e3 * seconds
 

@@ -11,7 +11,7 @@ import torch
 
 from smi.config.schema import Config
 from smi.data import Batches
-from smi.device import Runtime, choose_precision
+from smi.device import Precision, Runtime, choose_precision
 from smi.distributed import (
     from_all_ranks,
     on_all_ranks,
@@ -79,16 +79,17 @@ def build_job(
     device: torch.device,
     compiled: bool,
     weights: Mapping[str, torch.Tensor] | None,
+    precision: Precision | None = None,
 ) -> Job:
     """Build the method, the views and the optimizer of a configuration.
 
-    weights: of the encoder's network, to start from.
+    weights: of the encoder's network, to start from. precision: None follows the configuration.
     """
     method = build_method(config, len(images.pretrain), weights)
     check_parts(method, config.accumulate, batches.batch_size)
     if config.checkpoint_activations:
         checkpoint_activations(method.encoder)
-    precision = choose_precision(config.precision, device)
+    precision = precision or _common_precision(choose_precision(config.precision, device, method))
     check_averaging(method, config, precision)
     method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     if synchronises_batch_norms(method, config):
@@ -114,6 +115,12 @@ def build_job(
         compiled=compiled,
         keep_every=max(1, round(log.keep_every * steps_per_epoch)) if log.keep_every else 0,
     )
+
+
+def _common_precision(precision: Precision) -> Precision:
+    """Return the precision of all processes, whose machines may differ in what they support."""
+    chosen = set(from_all_ranks(precision))
+    return precision if len(chosen) == 1 else "float32"
 
 
 def build_optimizer(config: Config, method: Method) -> torch.optim.Optimizer:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -21,7 +21,7 @@ from smi.config.choose import choose_recipe
 from smi.config.schema import SHORT, Config, plain
 from smi.data import Batches
 from smi.data.given import Given, as_source
-from smi.device import Runtime, choose_device, prepare_training, release_memory
+from smi.device import Precision, Runtime, choose_device, prepare_training, release_memory
 from smi.distributed import (
     from_all_ranks,
     local_rank,
@@ -115,8 +115,11 @@ def pretrain(
         origin, configured = _configure(recipe, requested, expand(out), device, fresh, choose)
         config = configured.config
 
-        def build(config: Config, images: Images, batches: Batches) -> Job:
-            return build_job(config, images, batches, device, compiled, configured.weights)
+        def build(
+            config: Config, images: Images, batches: Batches, precision: Precision | None = None
+        ) -> Job:
+            weights = configured.weights
+            return build_job(config, images, batches, device, compiled, weights, precision)
 
         def attempt(folder: Path, batch_size: int, fresh: bool) -> Run:
             tried = replace(config, batch_size=batch_size)
@@ -128,7 +131,7 @@ def pretrain(
                     _say(f"{run.folder} is finished: nothing to do (--fresh starts over)")
                     return run
                 job = replace(
-                    build(tried, images, batches),
+                    build(tried, images, batches, _recorded_precision(run, device)),
                     requested_batch_size=config.batch_size,
                     requested_seconds=None if budget is None else budget.seconds,
                 )
@@ -500,6 +503,18 @@ def _finish(job: Job, run: Run) -> None:
     run.finish(*selection.result(job.method.get_submodule(job.method.exported_encoder)))
     if sentence := selection.sentence():
         say(sentence)
+
+
+def _recorded_precision(run: Run, device: torch.device) -> Precision | None:
+    """Return the precision of a run that is resumed on a CPU, which may be another processor."""
+
+    def read() -> Precision | None:
+        recorded = run.facts.precision
+        if device.type != "cpu" or not run.checkpoint.is_file():
+            return None
+        return next((known for known in get_args(Precision) if known == recorded), None)
+
+    return on_rank_0(read)
 
 
 def _restore(job: Job, run: Run) -> tuple[int, dict[str, Any]]:
