@@ -66,7 +66,8 @@ def run(
     import smi
 
     budget = CHOSEN if chosen else BUDGETS[recipe]
-    common = ({} if chosen else {"data.validation": 0.1}) | budget | {"log.probe_every": 100}
+    common = ({} if chosen else {"data.validation": 0.1}) | budget
+    common |= {"log.probe_every": 100, "precision": "float32"}
     earlier = json.loads(out.read_text()) if out.is_file() else {}
     results = (
         earlier

@@ -177,3 +177,32 @@ def test_encoders_are_compared_with_the_list(zoo, compared, tmp_path, capsys):
     assert "no encoder of the list has the digest" in zoo("check", run)
     with pytest.raises(UserError, match=f"there is no nothing in the list: choose one of {NAME}"):
         zoo("repeat", "nothing", "--out", again)
+
+
+def test_minutes(tmp_path, monkeypatch, capsys):
+    """Each run is added to the results, and replaces the one of the same seed."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    minutes = importlib.import_module("minutes")
+    pretrain = smi.pretrain
+
+    def short(*, time, overrides, **given):
+        """Train two steps instead of a time."""
+        assert time == "7m"
+        few = {"encoder": "support.homemade.Net", "method.widths": [8, 8], "steps": 2}
+        return pretrain("digits", overrides=overrides | few, **given)
+
+    monkeypatch.setattr(smi, "pretrain", short)
+    results = tmp_path / "minutes.json"
+    words = ["--out", str(tmp_path / "runs"), "--results", str(results)]
+    for seeds in (["0", "1", "2"], ["1"]):
+        command = ["minutes.py", "run", "digits", "7m", "--seeds", *seeds, *words]
+        monkeypatch.setattr(sys, "argv", command)
+        minutes.main()
+    runs = json.loads(results.read_text())["runs"]
+    assert [made["seed"] for made in runs] == [0, 2, 1]
+    assert all(0 < made["kNN"] <= 1 and made["images"] == 128 for made in runs)
+    mean = sum(made["linear-cached"] for made in runs) / 3
+    printed = capsys.readouterr().out.split("| | time |")[-1]
+    assert f"| {100 * mean:.1f} ± " in printed
+    assert printed.count("| digits | 7m |") == 1
+    assert printed.endswith("| 128 | 3 |\n\n" + minutes.footer(runs[0]) + "\n")

@@ -43,7 +43,7 @@ def test_by_size_and_device(size, device, recipe, tmp_path):
 
 def test_few_images_are_seen_often_in_small_batches(tmp_path):
     few = choose_recipe(folder(tmp_path / "few", 64, (30, 30)), None, CPU).settings
-    more = choose_recipe(folder(tmp_path / "more", 600, (30, 30)), None, CPU).settings
+    more = choose_recipe(folder(tmp_path / "more", 1000, (30, 30)), None, CPU).settings
     assert few["batch_size"] < more["batch_size"]
     assert few["epochs"] > more["epochs"]
 

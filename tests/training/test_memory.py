@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import smi
+from smi import device
 from smi.errors import UserError
 from smi.training import pretrain, step
 from smi.training.loop import Interrupted
@@ -132,3 +133,14 @@ def test_a_run_in_float16_resumes_to_the_bit(accumulate, tmp_path):
     taken = sum(len(line.get("per_step", {}).get("loss", ())) for line in lines)
     assert taken + sum(line["skipped"] for line in lines) == 25
     assert all(line["scale"] > 0 for line in lines)
+
+
+def test_a_run_that_is_resumed_on_another_processor_keeps_its_precision(tmp_path, monkeypatch):
+    monkeypatch.setattr(device, "trains_faster_in_bfloat16", lambda network: True)
+    with pytest.raises(Interrupted), signal_in_step(13):
+        tiny(tmp_path / "a", precision="auto")
+    assert tiny(tmp_path / "whole", precision="auto").facts.precision == "bfloat16"
+    monkeypatch.setattr(device, "trains_faster_in_bfloat16", lambda network: False)
+    assert tiny(tmp_path / "a", precision="auto").facts.precision == "bfloat16"
+    same_run(tmp_path / "whole", tmp_path / "a")
+    assert tiny(tmp_path / "new", precision="auto").facts.precision == "float32"

@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,11 +13,12 @@ import torch.distributed as dist
 import yaml
 
 import smi
+from smi import device
 from smi.data.subset import Subset
 from smi.errors import UserError
 from smi.training import images, pretrain
 from smi.training.signals import Interrupted
-from support.digits import WIDTHS, digits, same_run
+from support.digits import WIDTHS, digits, same_run, tiny
 from support.homemade import Agreement
 from support.two_processes import finish, is_rank_0, run_together, start_two
 
@@ -190,9 +192,26 @@ def threads() -> list[str]:
     return [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
 
 
+def differ_in_precision(folder: Path) -> None:
+    """Train where only the processor of rank 0 computes in bfloat16, and where both do."""
+    store = dist.FileStore(str(folder / "store"), 2)
+    dist.init_process_group("gloo", store=store, rank=int(os.environ["RANK"]), world_size=2)
+    for name, has_instructions in (("mixed", is_rank_0()), ("same", True)):
+        with patch.object(device, "trains_faster_in_bfloat16", return_value=has_instructions):
+            tiny(folder / name, precision="auto", **{"data.images": 128, "log.probe_every": 0})
+    dist.destroy_process_group()
+
+
 SCENARIOS = {
     scenario.__name__: scenario
-    for scenario in (stop_and_resume, fail_in_probe, finish_run, interrupt_run, disagree)
+    for scenario in (
+        stop_and_resume,
+        fail_in_probe,
+        finish_run,
+        interrupt_run,
+        disagree,
+        differ_in_precision,
+    )
 }
 
 
@@ -227,6 +246,13 @@ def test_what_one_process_lacks_is_said_by_both(tmp_path):
         assert f"has a checkpoint on {machine} and none on {machine}, which is rank 0" in said[2]
     assert not (tmp_path / "a").exists()
     assert not (tmp_path / "nothing").exists()
+
+
+def test_processors_that_differ_train_in_float32(tmp_path):
+    for code, _, errors in finish(start_two(__file__, "differ_in_precision", tmp_path)):
+        assert code == 0, errors
+    assert smi.Run(tmp_path / "mixed").facts.precision == "float32"
+    assert smi.Run(tmp_path / "same").facts.precision == "bfloat16"
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads have names on Linux")

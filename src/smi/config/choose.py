@@ -18,7 +18,7 @@ from smi.errors import UserError
 from smi.nn.weights import is_cached
 
 NUM_SAMPLED_FILES = 64  # to estimate the size of the images
-CPU_IMAGES = 50_000  # views of images in all epochs together: about five minutes on two cores
+CPU_IMAGES = 200_000  # in all epochs together: three to six minutes on two cores
 MIN_IMAGES = 16
 MAX_TINY_SIDE = 16  # pixels
 MIN_STEPS_PER_EPOCH = 8  # with fewer, batch statistics repeat themselves

@@ -229,6 +229,8 @@ class Run:
         facts = self.facts
         if facts.requested_batch_size == config.batch_size:  # halved, because it did not fit
             changes = [change for change in changes if not change.startswith("batch_size ")]
+        if facts.precision == config.precision:  # auto in the folder has chosen the requested one
+            changes = [change for change in changes if not change.startswith("precision ")]
         if None not in (facts.num_images, num_images) and facts.num_images != num_images:
             changes.append(f"num_images is {facts.num_images} in the folder, {num_images} now")
         return changes
