@@ -44,7 +44,7 @@ class Case(NamedTuple):
     images: int | None = None  # labelled images of the evaluation; None: all
 
 
-HELD_OUT = {"data.validation": 0.1, "log.probe_images": 1000}
+HELD_OUT = {"data.validation": 0.1, "log.probe_images": 1000, "precision": "float32"}
 STROKES = {"views": "digits"}  # no flips, no colours
 CASES = {
     "cifar10": Case(

@@ -28,6 +28,7 @@ ROUNDS, WARM_UP, STEPS, EVERY, BATCH = 5, 4, 16, 4, 256
 
 
 def run(arguments: Any) -> dict:
+    """Measure every format in every place, in turns."""
     import torch
 
     rounds: dict[str, list[float]] = {}
@@ -37,7 +38,7 @@ def run(arguments: Any) -> dict:
                 speed = sum(_measure(place, precision, arguments.root))
                 rounds.setdefault(f"{precision}, {place}", []).append(speed)
                 print(f"{precision}, {place}: {speed:.0f} images/s", file=sys.stderr)
-    return stamp("2 cores", torch=torch.__version__.partition("+")[0]) | {
+    return stamp(f"{os.cpu_count()} cores", torch=torch.__version__.partition("+")[0]) | {
         "images_per_second": rounds
     }
 
@@ -53,6 +54,8 @@ def _measure(place: str, precision: str, root: str | None) -> list[float]:
         for _ in range(num_processes)
     ]
     outputs = [process.communicate()[0] for process in processes]
+    if any(process.returncode for process in processes):
+        raise SystemExit("a run failed: its error stands above")
     return [float(output.splitlines()[-1]) for output in outputs]
 
 
@@ -85,9 +88,9 @@ def table(results: dict) -> str:
     rounds = results["images_per_second"]
     lines = ["| images/s | float32 | bfloat16 | ratio |", "|---|---:|---:|---:|"]
     for place in PLACES:
-        both = [rounds[f"{precision}, {place}"] for precision in FORMATS]
-        ratio = statistics.median(b / a for a, b in zip(*both, strict=True))
-        cells = [f"{statistics.median(speeds):,.0f}" for speeds in both]
+        by_format = [rounds[f"{precision}, {place}"] for precision in FORMATS]
+        ratio = statistics.median(b / a for a, b in zip(*by_format, strict=True))
+        cells = [f"{statistics.median(speeds):,.0f}" for speeds in by_format]
         lines.append(f"| {place} | {' | '.join(cells)} | {ratio:.2f} |")
     for cores in COMPUTED_CORES:
         cells = [f"{_computed(rounds, precision, cores):,.0f}" for precision in FORMATS]
@@ -97,9 +100,11 @@ def table(results: dict) -> str:
 
 def _computed(rounds: dict[str, list[float]], precision: str, cores: int) -> float:
     """Return the images per second of more threads, if the part that does not scale stays."""
-    alone, both = (statistics.median(rounds[f"{precision}, {place}"]) for place in PLACES[:2])
-    fixed = max(0.0, 2 * alone / both - 1)  # share of the time of one thread
-    return alone / (fixed + (1 - fixed) / cores)
+    one_thread, two_threads = (
+        statistics.median(rounds[f"{precision}, {place}"]) for place in PLACES[:2]
+    )
+    fixed = max(0.0, 2 * one_thread / two_threads - 1)  # share of the time of one thread
+    return one_thread / (fixed + (1 - fixed) / cores)
 
 
 if __name__ == "__main__":

@@ -162,7 +162,10 @@ def measure_pace(recipe: str, arguments: argparse.Namespace) -> None:
 
 
 def keep(folder: Path, commit: str, *, timed: bool) -> list[Path]:
-    """Write the comparison of a recipe, without local paths, and the paper's claims on its runs."""
+    """Write the comparison of a recipe, without local paths.
+
+    The paper's claims are judged on the runs of equal epochs only.
+    """
     if timed:
         comparison = of_equal_time(folder)
         return [_write("comparison", comparison, comparison.plain(), folder, commit)]
@@ -195,7 +198,8 @@ def of_equal_time(folder: Path) -> Comparison:
             row = replace(timed.rows[0], name=row.name, value=row.value)
         rows.append(row)
     seconds = round(_seconds_of_steps(recipe)["SMI"] * _steps_of_equal_epochs(recipe))
-    about = {**comparison.about, "seconds": seconds, "steps": steps}
+    equal_epochs = footer(comparison.about)  # some rows are those of equal epochs
+    about = {**comparison.about, "seconds": seconds, "steps": steps, "equal_epochs": equal_epochs}
     return replace(comparison, rows=tuple(rows), about=about)
 
 
@@ -244,6 +248,7 @@ def show(recipe: str, *, timed: bool) -> str:
         name: column for column in comparison.columns for name in [column[1]] if name in SCORES
     }
     methods = comparison.rows
+    steps = comparison.about.get("steps", {})
     budget = "36,000 images"
     if timed:
         budget = f"the time of SMI, about {comparison.seconds:.0f} s of one core,"
@@ -270,6 +275,9 @@ def show(recipe: str, *, timed: bool) -> str:
         f"{images['train']['images']:,} labelled images, {images['test']['images']:,} test images, "
         f"{len(comparison.seeds)} seeds.",
     ]
+    if timed:
+        kept = [_called(row) for row in methods if row.name.replace(", ", ",") not in steps]
+        lines += ["", f"{', '.join(kept)}: {comparison.about['equal_epochs']} The others:"]
     return "\n".join([*lines, "", footer(comparison.about)])
 
 

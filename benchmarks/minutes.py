@@ -1,4 +1,4 @@
-"""Measure what a time on this machine buys: `smi pretrain --data … --time 7m`, for some seeds.
+"""Measure the accuracy that `smi pretrain --data … --time 7m` reaches on this machine.
 
     python benchmarks/minutes.py run cifar10 7m --root DATA --out runs          on a quiet machine
     python benchmarks/minutes.py run DATA/imagenette-sub 7m --out runs
@@ -39,6 +39,8 @@ def run(data: str, length: str, seed: int, arguments: argparse.Namespace) -> dic
         fresh=True,
     )
     seconds = time.perf_counter() - begin
+    if trained.init_source is not None:
+        raise SystemExit("weights of timm are in the cache, so this run did not start from scratch")
     evaluation = smi.evaluate(trained, protocols=["knn", "linear-cached"], runtime=runtime)
     print(evaluation.text(), flush=True)
     scores = {s.name: s.value for result in evaluation.rows[0].results for s in result.scores}
@@ -71,11 +73,13 @@ def show(path: Path) -> str:
     rows: dict[tuple[str, str], list[dict]] = {}
     for made in json.loads(path.read_text())["runs"]:
         rows.setdefault((made["data"], made["time"]), []).append(made)
-    lines = ["| | time | kNN | linear | images seen | seeds |", "|---|---:|---:|---:|---:|---:|"]
+    heads = "| | time | kNN | linear | images seen | number format | seeds |"
+    lines = [heads, "|---|---:|---:|---:|---:|---|---:|"]
     for (data, length), runs in rows.items():
         scores = [_score([made[score] for made in runs]) for score in SCORES]
         images = sum(made["images"] for made in runs) / len(runs)
-        cells = [NAMES.get(data, data), length, *scores, f"{images:,.0f}", str(len(runs))]
+        formats = " and ".join(sorted({made["precision"] for made in runs}))
+        cells = [NAMES.get(data, data), length, *scores, f"{images:,.0f}", formats, str(len(runs))]
         lines.append(f"| {' | '.join(cells)} |")
     measured = dict.fromkeys(footer(made) for runs in rows.values() for made in runs)
     return "\n".join([*lines, "", *measured])

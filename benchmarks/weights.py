@@ -24,6 +24,7 @@ COMMON = {
     "data.validation": 0.1,
     "log.probe_every": 100,
     "log.probe_images": 5000,
+    "precision": "float32",
 }
 LINES: dict[str, dict[str, Any]] = {
     "N = 64": {"batch_size": 64},

@@ -205,4 +205,20 @@ def test_minutes(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out.split("| | time |")[-1]
     assert f"| {100 * mean:.1f} ± " in printed
     assert printed.count("| digits | 7m |") == 1
-    assert printed.endswith("| 128 | 3 |\n\n" + minutes.footer(runs[0]) + "\n")
+    assert printed.endswith("| 128 | float32 | 3 |\n\n" + minutes.footer(runs[0]) + "\n")
+
+
+@pytest.mark.parametrize("recipe", ["cifar10-small", "imagenette-small"])
+def test_systems_of_equal_time_take_as_long_as_smi(recipe, monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    evidence = importlib.import_module("evidence")
+    pace = json.loads((evidence.RESULTS / f"pace-{recipe}.json").read_text())["seconds"]
+    (kept,) = {
+        run.steps for run in Comparison.read(evidence._home(recipe, timed=False)).rows[0].runs
+    }
+    steps = evidence.steps_of_equal_time(recipe)
+    assert "SMI" not in steps
+    for name, seconds in pace.items():
+        # Rounding may add a step. A system that keeps its steps has about the pace of SMI.
+        allowed = seconds if name in steps else 0.06 * kept * pace["SMI"]
+        assert abs(steps.get(name, kept) * seconds - kept * pace["SMI"]) <= allowed

@@ -81,7 +81,9 @@ def test_a_cpu_trains_in_bfloat16_if_it_has_instructions_for_it(monkeypatch, avx
     whole = torch.nn.Sequential(torch.nn.Conv2d(4, 4, 3), torch.nn.Linear(4, 4))
     depthwise = torch.nn.Sequential(torch.nn.Conv2d(4, 4, 3, groups=4))
     assert choose_precision("auto", CPU, whole) == expected
+    grouped = torch.nn.Sequential(torch.nn.Conv2d(4, 4, 3, groups=2))
     assert choose_precision("auto", CPU, depthwise) == "float32"
+    assert choose_precision("auto", CPU, grouped) == "float32"
     assert choose_precision("float32", CPU, whole) == "float32"
 
 

@@ -161,7 +161,7 @@ RECIPE = (
     option(
         "--precision",
         "auto|float32|bfloat16|float16",
-        "number format of the networks (auto: bfloat16 where it is faster)",
+        "number format of the networks (auto: bfloat16 on GPUs and CPUs that gain by it)",
     ),
     count(
         "--accumulate", "K", "parts of a batch that pass through the network in turn, for memory"

@@ -199,6 +199,17 @@ def test_a_run_whose_batch_did_not_fit_is_noted(tmp_path):
     assert not TrainedRun.read(tmp_path / "none", seed=0, command="").halved
 
 
+def test_runs_in_several_number_formats_are_not_identical():
+    rows = [
+        Row(name, None, name, (TrainedRun(0, "", "", precision=precision),))
+        for name, precision in (("SMI", "float32"), ("BYOL", "bfloat16"))
+    ]
+    sentence = "not identical: runs were computed in bfloat16 and float32, so times are not"
+    assert any(sentence in note for note in Comparison(tuple(rows), (0,), None, {}).notes())
+    alike = Comparison((rows[0], rows[0]), (0,), None, {})
+    assert not any("computed in" in note for note in alike.notes())
+
+
 def test_runs_on_several_devices_have_times_that_cannot_be_compared():
     rows = [
         Row(name, None, name, (TrainedRun(0, "", "", device=device),))

@@ -22,6 +22,7 @@ from smi.intervals import interval
 from smi.nn import create_encoder
 from smi.runs.checkpoint import save_encoder
 from smi.runs.start import find_start
+from support.digits import tiny
 from support.hub import READ, serving, sha
 from support.inference import draw
 
@@ -267,6 +268,15 @@ def test_the_recipe_repeats_the_run(run, hub, tmp_path):
     export(run, to="hf-hub", out="out", quiet=True)
     again = smi.pretrain("out/recipe.yaml", out="again", quiet=True)
     assert smi.load(again).digest() == smi.load(run).digest()
+
+
+def test_the_recipe_names_the_number_format_that_auto_chose(tmp_path, monkeypatch):
+    monkeypatch.setattr("smi.device.trains_faster_in_bfloat16", lambda network: True)
+    trained = tiny(tmp_path / "a", precision="auto")
+    assert trained.config["precision"] == "auto"
+    export(trained, to="hf-hub", out=tmp_path / "out", quiet=True)
+    recipe = yaml.safe_load((tmp_path / "out" / "recipe.yaml").read_text())
+    assert recipe["precision"] == "bfloat16"
 
 
 @pytest.mark.parametrize(

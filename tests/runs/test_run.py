@@ -112,6 +112,8 @@ def test_a_folder_of_version_0_1_0_is_read(old):
     config = old.resolve()
     same = resolve("digits", {"epochs": 2, "precision": "auto"})
     assert replace(config, methods={}) == replace(same, methods={})
+    other = old.differences(resolve("digits", {"epochs": 2, "precision": "bfloat16"}))
+    assert other == ["precision is auto in the folder, bfloat16 was requested"]
     # The recipe names the precision now; the run has recorded that it chose the same.
     assert old.differences(resolve("digits", {"epochs": 2}), num_images=1614) == []
 

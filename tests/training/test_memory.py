@@ -1,5 +1,7 @@
 """Runs with less memory: smaller batches by themselves, parts, recomputed activations, float16."""
 
+import json
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ import smi
 from smi import device
 from smi.errors import UserError
 from smi.training import pretrain, step
+from smi.training.build import recorded_precision
 from smi.training.loop import Interrupted
 from support.digits import TINY, digits, same_run, tiny
 from support.signals import signal_in_step
@@ -141,6 +144,20 @@ def test_a_run_that_is_resumed_on_another_processor_keeps_its_precision(tmp_path
         tiny(tmp_path / "a", precision="auto")
     assert tiny(tmp_path / "whole", precision="auto").facts.precision == "bfloat16"
     monkeypatch.setattr(device, "trains_faster_in_bfloat16", lambda network: False)
+    settings = {"encoder": "support.homemade.Net", "epochs": 1, "method.widths": [8, 8]}
+    settings |= {"precision": "auto"}
+    plan = pretrain.preview("digits", out=tmp_path / "a", overrides=settings)
+    assert plan.text().endswith(", bfloat16")
     assert tiny(tmp_path / "a", precision="auto").facts.precision == "bfloat16"
     same_run(tmp_path / "whole", tmp_path / "a")
     assert tiny(tmp_path / "new", precision="auto").facts.precision == "float32"
+
+
+def test_a_run_that_a_gpu_began_follows_the_cpu_that_resumes_it(tmp_path):
+    run = tiny(tmp_path / "a", precision="bfloat16")
+    cpu = torch.device("cpu")
+    assert recorded_precision(run, cpu) == "bfloat16"
+    assert recorded_precision(run, torch.device("cuda")) is None
+    facts = json.loads((run.folder / "run.json").read_text())
+    (run.folder / "run.json").write_text(json.dumps(facts | {"device": "NVIDIA A100"}))
+    assert recorded_precision(run, cpu) is None

@@ -54,6 +54,7 @@ from smi.runs.restore import build_method, load_method, load_views
 from smi.runs.run import Run
 from smi.terminal import duration, is_aside, is_quiet, quietly, say
 from smi.training.budget import check_length, check_time, parse_time
+from smi.training.build import recorded_precision
 from smi.training.images import Images
 from smi.training.loggers import check_loggers
 from smi.training.pretrain import choose_recipe_for
@@ -484,7 +485,8 @@ class ComparisonRunner:
         method.progress = 1.0
         method.epoch = config.epochs - 1
         views = load_views(Run(run.folder), method)(batch.images, batch.generator())
-        precision = choose_precision(config.precision, self.device, method)
+        precision = recorded_precision(Run(run.folder), self.device)
+        precision = precision or choose_precision(config.precision, self.device, method)
         seconds = loss_seconds(method, views, batch, precision=precision)
         return None if seconds is None else 1e3 * seconds
 

@@ -125,6 +125,7 @@ class TrainedRun:
     step_ms: float | None = None
     peak_mb: float | None = None
     device: str = ""
+    precision: str = ""  # number format of the networks
     steps: int = 0
     halved: str = ""  # says that the requested batch did not fit
     criteria: dict[str, float] = field(default_factory=dict)  # of the last probe, without labels
@@ -157,6 +158,7 @@ class TrainedRun:
             step_ms=statistics.median(times) if times else None,
             peak_mb=max(filter(None, (t["peak_memory_mb"] for t in timings)), default=None),
             device=str(run.facts.device or ""),
+            precision=str(run.facts.precision or ""),
             steps=lines[-1]["step"] if lines else 0,
             halved=f"a batch of {batch_size}, because {requested} did not fit"
             if requested != batch_size
@@ -527,6 +529,12 @@ class Comparison:
             for run in row.runs:
                 if run.halved:
                     yield f"not identical: {row.name}, seed {run.seed}, has {run.halved}"
+        formats = {run.precision for row in self.rows for run in row.runs if run.precision}
+        if len(formats) > 1:
+            yield (
+                f"not identical: runs were computed in {' and '.join(sorted(formats))}, "
+                "so times are not comparable either"
+            )
         stamps_by_kind: dict[str, list[str]] = {}
         for stamp, result in self.protocols.items():
             stamps_by_kind.setdefault(result.protocol["name"], []).append(stamp)

@@ -19,6 +19,7 @@ from smi.nn.weights import is_cached
 
 NUM_SAMPLED_FILES = 64  # to estimate the size of the images
 CPU_IMAGES = 200_000  # in all epochs together: three to six minutes on two cores
+MIN_CPU_EPOCHS, MAX_CPU_EPOCHS = 10, 300
 MIN_IMAGES = 16
 MAX_TINY_SIDE = 16  # pixels
 MIN_STEPS_PER_EPOCH = 8  # with fewer, batch statistics repeat themselves
@@ -88,7 +89,8 @@ def choose_recipe(
             settings["views.policy"] = "cifar100"
         settings["batch_size"] = _batch_size(recipe, count)
         if on_cpu and not timed:
-            settings["epochs"] = max(10, min(300, round(CPU_IMAGES / count)))
+            epochs = round(CPU_IMAGES / count)
+            settings["epochs"] = max(MIN_CPU_EPOCHS, min(MAX_CPU_EPOCHS, epochs))
     return Choice(recipe, settings, _sentence(recipe, settings, count, side, device) + hint)
 
 

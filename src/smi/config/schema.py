@@ -98,7 +98,7 @@ class Config:
     init: Init = field(default_factory=Init)
     select: Literal["last", "best"] = "last"  # encoder to export: best is that of the best probe
     seed: int = 0  # of all draws: weights, order of images, views
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: the fastest
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # number format
     accumulate: int = 1  # parts of a batch that pass through the network one after another
     checkpoint_activations: bool = False  # compute activations twice instead of keeping them
     sync_batch_norm: bool | None = None  # between GPUs; None: as the authors of the method

@@ -281,6 +281,8 @@ def _recipe(run: Run) -> dict[str, Any]:
     """Return the settings of a run, without those of other methods and without local paths."""
     config = {name: value for name, value in run.config.items() if name != "methods"}
     config["data"]["source"] = _images_name(run)
+    if run.facts.precision is not None:  # `auto` may choose another one elsewhere
+        config["precision"] = run.facts.precision
     if run.init_source is not None:
         config["init"]["source"] = _source_name(run.init_source)
     return config

@@ -11,7 +11,7 @@ import torch
 
 from smi.config.schema import Config
 from smi.data import Batches
-from smi.device import Precision, Runtime, choose_precision
+from smi.device import PRECISIONS, Precision, Runtime, choose_precision
 from smi.distributed import (
     from_all_ranks,
     on_all_ranks,
@@ -25,6 +25,7 @@ from smi.methods import Method
 from smi.nn.encoders import checkpoint_activations
 from smi.optim import create_optimizer
 from smi.runs.restore import build_method, build_views
+from smi.runs.run import Run
 from smi.training.images import Images
 from smi.training.job import Job
 from smi.training.step import (
@@ -115,6 +116,18 @@ def build_job(
         compiled=compiled,
         keep_every=max(1, round(log.keep_every * steps_per_epoch)) if log.keep_every else 0,
     )
+
+
+def recorded_precision(run: Run, device: torch.device) -> Precision | None:
+    """Return the precision of a run that a CPU has begun and a CPU, maybe another one, resumes.
+
+    None: the run has no checkpoint, or a GPU takes part.
+    """
+    facts = run.facts
+    on_cpus = device.type == "cpu" and " cpu, " in (facts.device or "")
+    if not on_cpus or not run.checkpoint.is_file():
+        return None
+    return next((known for known in PRECISIONS if known == facts.precision), None)
 
 
 def _common_precision(precision: Precision) -> Precision:

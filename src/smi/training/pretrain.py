@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
@@ -47,7 +47,7 @@ from smi.training.budget import (
     lateness,
     measure_pace,
 )
-from smi.training.build import build_job, open_images
+from smi.training.build import build_job, open_images, recorded_precision
 from smi.training.configure import Configured, configure
 from smi.training.images import Images
 from smi.training.job import Job
@@ -130,8 +130,9 @@ def pretrain(
                 if on_rank_0(lambda: run.finished):
                     _say(f"{run.folder} is finished: nothing to do (--fresh starts over)")
                     return run
+                precision = on_rank_0(lambda: recorded_precision(run, device))
                 job = replace(
-                    build(tried, images, batches, _recorded_precision(run, device)),
+                    build(tried, images, batches, precision),
                     requested_batch_size=config.batch_size,
                     requested_seconds=None if budget is None else budget.seconds,
                 )
@@ -187,8 +188,14 @@ def preview(
         choose = partial(_choose, requested, runtime.root, device, timed=budget is not None)
         origin, configured = _configure(recipe, requested, folder, device, fresh, choose)
 
+        def recorded() -> Precision | None:
+            return recorded_precision(Run(folder), device) if is_run(folder) else None
+
+        precision = None if fresh else on_rank_0(recorded)
+
         def build(config: Config, images: Images, batches: Batches) -> Job:
-            return build_job(config, images, batches, device, compiled, configured.weights)
+            weights = configured.weights
+            return build_job(config, images, batches, device, compiled, weights, precision)
 
         config = configured.config
         if not fresh:
@@ -253,9 +260,14 @@ def _choose(
     timed: bool,
 ) -> tuple[str, dict[str, Any]]:
     """Choose a recipe for a new run; a run that is resumed starts from weights if it did so."""
-    resumed = is_run(folder) and not fresh
-    adapt = Run(folder).init_source is not None if resumed else None
-    return choose_recipe_for(requested, root, device, adapt=adapt, timed=timed)
+    if fresh or not is_run(folder):
+        return choose_recipe_for(requested, root, device, adapt=None, timed=timed)
+    run = Run(folder)
+    adapt = run.init_source is not None
+    recipe, settings = choose_recipe_for(requested, root, device, adapt=adapt, timed=timed)
+    if "epochs" in settings:  # another version may choose other ones
+        settings["epochs"] = run.config["epochs"]
+    return recipe, settings
 
 
 def choose_recipe_for(
@@ -503,18 +515,6 @@ def _finish(job: Job, run: Run) -> None:
     run.finish(*selection.result(job.method.get_submodule(job.method.exported_encoder)))
     if sentence := selection.sentence():
         say(sentence)
-
-
-def _recorded_precision(run: Run, device: torch.device) -> Precision | None:
-    """Return the precision of a run that is resumed on a CPU, which may be another processor."""
-
-    def read() -> Precision | None:
-        recorded = run.facts.precision
-        if device.type != "cpu" or not run.checkpoint.is_file():
-            return None
-        return next((known for known in get_args(Precision) if known == recorded), None)
-
-    return on_rank_0(read)
 
 
 def _restore(job: Job, run: Run) -> tuple[int, dict[str, Any]]:
