@@ -24,7 +24,7 @@ from machine import command, footer, main, stamp
 FORMATS = ("float32", "bfloat16")
 PLACES = ("one thread", "two threads", "two processes")
 COMPUTED_CORES = (4, 8)
-ROUNDS, WARM_UP, STEPS, EVERY, BATCH = 5, 4, 16, 4, 256
+ROUNDS, WARM_UP, STEPS, EVERY, BATCH = 3, 4, 12, 4, 256
 
 
 def run(arguments: Any) -> dict:

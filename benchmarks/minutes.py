@@ -73,13 +73,16 @@ def show(path: Path) -> str:
     rows: dict[tuple[str, str], list[dict]] = {}
     for made in json.loads(path.read_text())["runs"]:
         rows.setdefault((made["data"], made["time"]), []).append(made)
-    heads = "| | time | kNN | linear | images seen | number format | seeds |"
-    lines = [heads, "|---|---:|---:|---:|---:|---|---:|"]
+    heads = "| | time | it took | kNN | linear | images seen | number format | seeds |"
+    lines = [heads, "|---|---:|---:|---:|---:|---:|---|---:|"]
     for (data, length), runs in rows.items():
         scores = [_score([made[score] for made in runs]) for score in SCORES]
         images = sum(made["images"] for made in runs) / len(runs)
         formats = " and ".join(sorted({made["precision"] for made in runs}))
-        cells = [NAMES.get(data, data), length, *scores, f"{images:,.0f}", formats, str(len(runs))]
+        seconds = [made["seconds"] for made in runs]
+        taken = f"{min(seconds):.0f} to {max(seconds):.0f} s"
+        cells = [NAMES.get(data, data), length, taken, *scores]
+        cells += [f"{images:,.0f}", formats, str(len(runs))]
         lines.append(f"| {' | '.join(cells)} |")
     measured = dict.fromkeys(footer(made) for runs in rows.values() for made in runs)
     return "\n".join([*lines, "", *measured])
