@@ -1,6 +1,6 @@
 """Measure the images per second of `smi pretrain` in two number formats, on one and on two cores.
 
-    python benchmarks/cores.py --root DIR     DIR holds cifar-10-batches-bin; five minutes;
+    python benchmarks/cores.py --root DIR     DIR holds cifar-10-batches-bin; three minutes;
                                               writes results/benchmark-cores.json
     python benchmarks/cores.py --show         prints the table of the last run
 

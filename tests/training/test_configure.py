@@ -461,6 +461,25 @@ def test_the_recipe_for_a_folder_resumes_without_its_source(tmp_path, monkeypatc
     assert (encoder.image_size, encoder.resolution) == (128, 146)
 
 
+def test_a_run_with_a_chosen_recipe_keeps_its_epochs(tmp_path, monkeypatch):
+    """Another version of this package may choose other epochs for the same images."""
+    settings = {"encoder": "support.homemade.Net", "method.widths": [8, 8], "batch_size": 807}
+    settings |= {"log.probe_every": 0}
+
+    def start() -> smi.Run:
+        return smi.pretrain(data="digits", out=tmp_path / "a", overrides=settings)
+
+    monkeypatch.setattr("smi.config.choose.CPU_IMAGES", 12 * 1614)
+    with killed_in_step(3):
+        start()
+    monkeypatch.setattr("smi.config.choose.CPU_IMAGES", 20 * 1614)
+    run = start()
+    assert run.finished
+    assert run.config["epochs"] == 12
+    other = smi.pretrain(data="digits", out=tmp_path / "b", overrides=settings)
+    assert other.config["epochs"] == 20
+
+
 def test_a_source_that_is_not_that_of_the_run_is_not_replaced(weights, tmp_path):
     with killed_in_step(3):
         tiny(tmp_path / "a", init=str(weights), **FEW)
