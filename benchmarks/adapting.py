@@ -45,6 +45,7 @@ class Case(NamedTuple):
 
 
 HELD_OUT = {"data.validation": 0.1, "log.probe_images": 1000, "precision": "float32"}
+SCRATCH = {"log.probe_every": 0, "data.images": None, "views.input_size": None}
 STROKES = {"views": "digits"}  # no flips, no colours
 CASES = {
     "cifar10": Case(
@@ -94,7 +95,7 @@ def run(name: str, data: Path, init: Path, out: Path) -> Path:
         ["SMI"],
         recipe=case.recipe,
         out=out / f"{name}-scratch",
-        overrides=HELD_OUT | {"log.probe_every": 0, "data.images": None} | case.scratch,
+        overrides=HELD_OUT | SCRATCH | case.scratch,
         **common,
     )
     for kind, comparison in (("adapted", adapted), ("scratch", scratch)):

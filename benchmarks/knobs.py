@@ -67,7 +67,7 @@ def run(
 
     budget = CHOSEN if chosen else BUDGETS[recipe]
     common = ({} if chosen else {"data.validation": 0.1}) | budget
-    common |= {"log.probe_every": 100, "precision": "float32"}
+    common |= {"log.probe_every": 100, "precision": "float32", "views.input_size": None}
     earlier = json.loads(out.read_text()) if out.is_file() else {}
     results = (
         earlier

@@ -25,6 +25,7 @@ COMMON = {
     "log.probe_every": 100,
     "log.probe_images": 5000,
     "precision": "float32",
+    "views.input_size": None,
 }
 LINES: dict[str, dict[str, Any]] = {
     "N = 64": {"batch_size": 64},

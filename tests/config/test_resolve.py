@@ -214,6 +214,26 @@ def test_arguments_of_an_encoder_are_guessed():
     assert encoder == {"name": "a.B", "drop": 1e-3, "deep": True, "widths": [1, 2]}
 
 
+def test_whole_images_grow_and_shrink_with_views(tmp_path):
+    def sizes(recipe, overrides=None):
+        views = resolve(recipe, overrides).views
+        return views.size, views.input_size, views.whole_size
+
+    assert sizes("cifar10-small") == (32, 48, 48)
+    assert sizes("cifar10-small", {"views.size": 24}) == (24, 36, 36)
+    assert sizes("cifar10-small", {"views.input_size": 40}) == (32, 40, 40)
+    assert sizes("cifar10-small", {"views.input_size": None}) == (32, None, 32)
+    assert sizes("cifar10-small", {"views.size": 24, "views.input_size": None}) == (24, None, 24)
+    assert sizes("cifar10", {"views.size": 24}) == (24, None, 24)
+    (tmp_path / "mine.yaml").write_text("base: cifar10-small\nviews: {size: 64}")
+    assert sizes(tmp_path / "mine.yaml") == (64, 96, 96)
+    assert sizes(tmp_path / "mine.yaml", {"views.size": 32}) == (32, 48, 48)
+    (tmp_path / "both.yaml").write_text("base: cifar10-small\nviews: {size: 64, input_size: 80}")
+    assert sizes(tmp_path / "both.yaml") == (64, 80, 80)
+    with pytest.raises(UserError, match=r"views\.size"):
+        resolve("cifar10-small", {"views.size": "large"})
+
+
 def test_a_recipe_may_change_a_base(tmp_path):
     (tmp_path / "mine.yaml").write_text("base: digits\nepochs: 7\nmethod: {redundancy_weight: 0.3}")
     assert resolve(tmp_path / "mine.yaml") == resolve(

@@ -687,5 +687,22 @@ def test_a_network_of_one_size_keeps_it(tmp_path):
             configured(requested | {"init": init} | sizes, tmp_path)
 
 
+def test_the_whole_images_of_a_recipe_are_for_its_own_encoder(tmp_path):
+    """Another encoder takes images of the size of views if it takes no others."""
+    vit = {"encoder": "vit_tiny_patch16_224", "encoder.depth": 1}
+
+    def sizes(requested):
+        views = configure(
+            "imagenette-small", requested, folder=tmp_path / "none", device=CPU
+        ).config.views
+        return views.size, views.input_size
+
+    assert sizes({}) == (64, 96)
+    assert sizes({"encoder": "resnet10t"}) == (64, 96)
+    assert sizes(vit) == (64, None)
+    with pytest.raises(UserError, match="has weights for each position"):
+        sizes(vit | {"views.input_size": 96})
+
+
 if __name__ == "__main__":
     train_together(Path(sys.argv[1]))

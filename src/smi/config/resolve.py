@@ -72,6 +72,8 @@ def resolve(
     raw |= {"method": method, "encoder": encoder, "methods": by_method}
     if name in learning_rates and not overrides.get("published", raw.get("published")):
         _put(raw, "optimizer.lr", learning_rates[name])
+    if "views.size" in overrides and "views.input_size" not in overrides:
+        _keep_ratio(raw, overrides["views.size"])
     for key, value in overrides.items():
         _put(raw, key, value)
     raw["method"] = _complete_settings(raw["method"])
@@ -111,7 +113,20 @@ def _with_base(raw: dict[str, Any], path: Path, depth: int) -> dict[str, Any]:
         # It is for all methods, also for those that have one of their own in the base.
         _take_learning_rates(settings.get("methods") or {})
     settings.pop("as_published", None)  # it would replace what this recipe changes
+    views = raw.get("views")
+    if isinstance(views, Mapping) and "size" in views and "input_size" not in views:
+        _keep_ratio(settings, views["size"])
     return _changed(settings, raw)
+
+
+def _keep_ratio(raw: dict[str, Any], size: Any) -> None:
+    """Change the size of whole images in a recipe as that of views changes."""
+    views = raw.get("views")
+    if not isinstance(views, Mapping):
+        return
+    before, whole = views.get("size"), views.get("input_size")
+    if all(isinstance(pixels, int) and pixels > 0 for pixels in (before, whole, size)):
+        raw["views"] = {**views, "input_size": round(whole * size / before)}
 
 
 def _changed(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

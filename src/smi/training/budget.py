@@ -32,8 +32,10 @@ NUM_UNTIMED_STEPS = {"cpu": 2}
 NUM_UNTIMED_ELSEWHERE = 8
 NUM_STEPS_TOGETHER = 5  # between two looks at the clock, for which a GPU must be waited for
 MIN_STEPS_PER_EPOCH = 2
-MIN_TIMED_SECONDS = 3.0
-MAX_TIMED_SHARE = 0.1  # of the time
+# Steps are timed for a share of the time, because a processor may slow down after some seconds,
+# and for some seconds at least, unless that is a large share.
+TIMED_SHARE, MAX_TIMED_SHARE = 0.02, 0.1
+MIN_TIMED_SECONDS, MAX_TIMED_SECONDS = 3.0, 60.0
 MAX_UNUSED_SHARE = 0.05  # of the time, rather than to leave images out
 MAX_LATE_SHARE = 0.1  # of the time; a later end is reported
 
@@ -114,7 +116,8 @@ def measure_pace(job: Job, seconds: float) -> Pace:
 
         def is_enough() -> bool:
             spent = time.perf_counter() - start
-            return spent >= min(MIN_TIMED_SECONDS, MAX_TIMED_SHARE * seconds)
+            least = max(MIN_TIMED_SECONDS, min(TIMED_SHARE * seconds, MAX_TIMED_SECONDS))
+            return spent >= min(least, MAX_TIMED_SHARE * seconds)
 
         num_untimed = NUM_UNTIMED_STEPS.get(job.device.type, NUM_UNTIMED_ELSEWHERE)
         take_steps(0, num_untimed)

@@ -82,10 +82,13 @@ def _configure(
     draft = resolve(recipe, requested, {"views.size": CPU_VIEW_SIZE})
     settings = {SHORT.get(key, key): value for key, value in requested.items()}
     name = str(draft.encoder["name"])
+    # The size of whole images in a recipe is for its own encoder; another may need that of views.
+    must_have_size = "encoder.name" not in settings or settings.get("views.input_size") is not None
     if draft.init.source is None:
         if name.startswith(SCHEMES):  # the network of the hub, without its weights
             settings |= {f"encoder.{key}": value for key, value in hub_network(name)[0].items()}
-        return Configured(_with_input_size(resolve(recipe, settings, _sizes(device))))
+        config = resolve(recipe, settings, _sizes(device))
+        return Configured(_with_input_size(config, chosen=must_have_size))
     has_size = _has_size(recipe, settings)
     start, defaults = _find(draft, run, device, has_size)
     settings["init.source"] = start.source
@@ -95,7 +98,8 @@ def _configure(
     config = resolve(recipe, settings, defaults)
     if not has_size:  # a repeated configuration has all sizes
         config = _with_small_files(config, start)
-    return _read(config, start, chosen=draft.views.input_size is not None)
+    chosen = must_have_size and draft.views.input_size is not None
+    return _read(config, start, chosen=chosen)
 
 
 def _has_size(recipe: str | Path, settings: Mapping[str, Any]) -> bool:
