@@ -221,6 +221,7 @@ def test_whole_images_grow_and_shrink_with_views(tmp_path):
 
     assert sizes("cifar10-small") == (32, 48, 48)
     assert sizes("cifar10-small", {"views.size": 24}) == (24, 36, 36)
+    assert sizes("cifar10-small", {"views.size": "24"}) == (24, 36, 36)  # as a command has it
     assert sizes("cifar10-small", {"views.input_size": 40}) == (32, 40, 40)
     assert sizes("cifar10-small", {"views.input_size": None}) == (32, None, 32)
     assert sizes("cifar10-small", {"views.size": 24, "views.input_size": None}) == (24, None, 24)
@@ -230,8 +231,13 @@ def test_whole_images_grow_and_shrink_with_views(tmp_path):
     assert sizes(tmp_path / "mine.yaml", {"views.size": 32}) == (32, 48, 48)
     (tmp_path / "both.yaml").write_text("base: cifar10-small\nviews: {size: 64, input_size: 80}")
     assert sizes(tmp_path / "both.yaml") == (64, 80, 80)
-    with pytest.raises(UserError, match=r"views\.size"):
-        resolve("cifar10-small", {"views.size": "large"})
+    for size in ("large", 0, -1, 10**400):
+        with pytest.raises(UserError, match=r"views\.size"):
+            resolve("cifar10-small", {"views.size": size})
+    views = {"policy": "digits", "input_size": 64}
+    (tmp_path / "whole.yaml").write_text(yaml.safe_dump(read_recipe("digits") | {"views": views}))
+    config = resolve(tmp_path / "whole.yaml", {"views.size": 48}, {"views.size": 96})
+    assert config.views.input_size == 64  # nothing says which size of views it belongs to
 
 
 def test_a_recipe_may_change_a_base(tmp_path):

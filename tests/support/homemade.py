@@ -23,6 +23,15 @@ class Net(nn.Module):
         return self.drop(self.norm(self.conv(x)).relu().mean(dim=(2, 3)))
 
 
+class OneSize(Net):
+    """Take images of 64 pixels only."""
+
+    def forward(self, x):
+        if x.shape[-1] != 64:
+            raise ValueError("expected images of 64 pixels")
+        return super().forward(x)
+
+
 class Agreement(Method):
     """Bring two views together; the loss or its gradient can be made NaN."""
 

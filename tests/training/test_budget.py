@@ -13,7 +13,7 @@ from smi.comparison.compare import compare
 from smi.config.resolve import resolve
 from smi.errors import UserError
 from smi.training import budget, pretrain
-from smi.training.budget import Pace, fit, lateness, parse_time
+from smi.training.budget import Pace, fit, lateness, parse_time, seconds_to_time
 from smi.training.signals import Interrupted
 from support.digits import digits, same_run
 from support.quick import make_quick
@@ -36,6 +36,13 @@ def test_times(text, seconds):
 def test_times_that_are_none(text):
     with pytest.raises(UserError, match=r"--time must be a number with s, m, h or d, such as 30m"):
         parse_time(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "timed"), [(10, 1), (30, 3), (60, 3), (150, 3), (1800, 36), (7200, 60)]
+)
+def test_steps_are_timed_for_a_share_of_the_time(seconds, timed):
+    assert seconds_to_time(seconds) == pytest.approx(timed)
 
 
 def seconds_of(config, pace: Pace, num_images: int) -> float:
@@ -103,7 +110,7 @@ def _pace(monkeypatch):
         return Pace(0.1)
 
     monkeypatch.setattr(pretrain, "measure_pace", pace)
-    monkeypatch.setattr(budget, "MIN_TIMED_SECONDS", 0.0)
+    monkeypatch.setattr(budget, "seconds_to_time", lambda seconds: 0.0)
     monkeypatch.setattr(pretrain, "perf_counter", lambda: 0.0)
 
 
@@ -253,7 +260,7 @@ def test_a_mistake_in_the_first_step_is_one_sentence(tmp_path):
 
 def test_a_real_pace_has_all_its_parts(tmp_path, monkeypatch):
     """Timed steps leave the weights as they were: their learning rate is 0."""
-    monkeypatch.setattr(budget, "MIN_TIMED_SECONDS", 0.0)
+    monkeypatch.setattr(budget, "seconds_to_time", lambda seconds: 0.0)
     measured = []
 
     def pace(job, seconds):

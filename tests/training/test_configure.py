@@ -17,6 +17,8 @@ from timm.models._hub import save_for_hf
 
 import smi
 from smi import imports
+from smi.config import resolve as resolving
+from smi.config.resolve import read_recipe
 from smi.errors import UserError
 from smi.nn.weights import digest_of
 from smi.runs import start as starts
@@ -690,18 +692,40 @@ def test_a_network_of_one_size_keeps_it(tmp_path):
 def test_the_whole_images_of_a_recipe_are_for_its_own_encoder(tmp_path):
     """Another encoder takes images of the size of views if it takes no others."""
     vit = {"encoder": "vit_tiny_patch16_224", "encoder.depth": 1}
+    recipe = tmp_path / "mine.yaml"
 
-    def sizes(requested):
-        views = configure(
-            "imagenette-small", requested, folder=tmp_path / "none", device=CPU
-        ).config.views
+    def sizes(requested, recipe="imagenette-small"):
+        folder = tmp_path / "none"
+        views = configure(recipe, requested, folder=folder, device=CPU).config.views
         return views.size, views.input_size
 
     assert sizes({}) == (64, 96)
     assert sizes({"encoder": "resnet10t"}) == (64, 96)
     assert sizes(vit) == (64, None)
+    assert sizes({"encoder": "support.homemade.OneSize"}) == (64, None)
     with pytest.raises(UserError, match="has weights for each position"):
         sizes(vit | {"views.input_size": 96})
+    own = "base: imagenette-small\nencoder: {name: vit_tiny_patch16_224, depth: 1}\n"
+    recipe.write_text(own)
+    assert sizes({}, recipe) == (64, None)
+    recipe.write_text(own + "views: {input_size: 96}")
+    with pytest.raises(UserError, match="has weights for each position"):
+        sizes({}, recipe)
+
+
+def test_a_run_keeps_the_whole_images_of_an_earlier_recipe(tmp_path, monkeypatch):
+    """Only those of a recipe of this package: a file of the user is as it is now."""
+    recipe = read_recipe("digits")
+    monkeypatch.setattr(resolving, "read_text", lambda name: yaml.safe_dump(recipe))
+    with killed_in_step(3):
+        tiny(tmp_path / "a", **FEW)
+    recipe["views"]["input_size"] = 12
+    run = tiny(tmp_path / "a", **FEW)
+    assert run.finished
+    assert run.config["views"]["input_size"] is None
+    assert tiny(tmp_path / "b", **FEW).config["views"]["input_size"] == 12
+    with pytest.raises(UserError, match=r"views\.input_size"):
+        tiny(tmp_path / "b", **FEW | {"views.input_size": 10})
 
 
 if __name__ == "__main__":

@@ -216,7 +216,7 @@ def _check_one_start(runs: Sequence[GridRun]) -> None:
     for run in runs[1:]:
         digests = [planned.config.init.digest for planned in (runs[0], run)]
         sizes = [planned.config.views.whole_size for planned in (runs[0], run)]
-        if None not in digests and sizes[0] != sizes[1]:
+        if sizes[0] != sizes[1]:
             raise UserError(
                 f"{runs[0].row} would be given images of {sizes[0]} pixels and {run.row} of "
                 f"{sizes[1]}, so they cannot be compared: give views.size and views.input_size"

@@ -38,9 +38,11 @@ def resolve(
     An import path in a YAML file is refused unless an override names it, too, or files are trusted.
     """
     raw = read_recipe(recipe)
+    overrides = {SHORT.get(key, key): value for key, value in (overrides or {}).items()}
+    if "views.input_size" not in overrides:
+        _keep_ratio(raw, overrides.get("views.size"))
     for key, value in (defaults or {}).items():
         _put_default(raw, key, value)
-    overrides = {SHORT.get(key, key): value for key, value in (overrides or {}).items()}
     raw = apply_published(raw, overrides, recipe)
     methods = to_mapping(raw.get("methods") or {}, "methods")
     for key in [key for key in overrides if key.startswith("methods.")]:
@@ -72,8 +74,6 @@ def resolve(
     raw |= {"method": method, "encoder": encoder, "methods": by_method}
     if name in learning_rates and not overrides.get("published", raw.get("published")):
         _put(raw, "optimizer.lr", learning_rates[name])
-    if "views.size" in overrides and "views.input_size" not in overrides:
-        _keep_ratio(raw, overrides["views.size"])
     for key, value in overrides.items():
         _put(raw, key, value)
     raw["method"] = _complete_settings(raw["method"])
@@ -114,19 +114,25 @@ def _with_base(raw: dict[str, Any], path: Path, depth: int) -> dict[str, Any]:
         _take_learning_rates(settings.get("methods") or {})
     settings.pop("as_published", None)  # it would replace what this recipe changes
     views = raw.get("views")
-    if isinstance(views, Mapping) and "size" in views and "input_size" not in views:
-        _keep_ratio(settings, views["size"])
+    if isinstance(views, Mapping) and "input_size" not in views:
+        _keep_ratio(settings, views.get("size"))
     return _changed(settings, raw)
 
 
 def _keep_ratio(raw: dict[str, Any], size: Any) -> None:
-    """Change the size of whole images in a recipe as that of views changes."""
+    """Change the size of whole images in a recipe as that of views changes. None: it does not."""
     views = raw.get("views")
     if not isinstance(views, Mapping):
         return
-    before, whole = views.get("size"), views.get("input_size")
-    if all(isinstance(pixels, int) and pixels > 0 for pixels in (before, whole, size)):
-        raw["views"] = {**views, "input_size": round(whole * size / before)}
+    sizes = {"size": views.get("size"), "input_size": views.get("input_size"), "new": size}
+    if None in sizes.values():
+        return
+    before, whole, now = (
+        to_type(pixels, int, "views.input_size" if name == "input_size" else "views.size")
+        for name, pixels in sizes.items()
+    )
+    if before > 0:
+        raw["views"] = {**views, "input_size": (2 * whole * now + before) // (2 * before)}
 
 
 def _changed(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

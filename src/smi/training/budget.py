@@ -32,9 +32,7 @@ NUM_UNTIMED_STEPS = {"cpu": 2}
 NUM_UNTIMED_ELSEWHERE = 8
 NUM_STEPS_TOGETHER = 5  # between two looks at the clock, for which a GPU must be waited for
 MIN_STEPS_PER_EPOCH = 2
-# Steps are timed for a share of the time, because a processor may slow down after some seconds,
-# and for some seconds at least, unless that is a large share.
-TIMED_SHARE, MAX_TIMED_SHARE = 0.02, 0.1
+TIMED_SHARE, MAX_TIMED_SHARE = 0.02, 0.1  # of the time, in which steps are timed
 MIN_TIMED_SECONDS, MAX_TIMED_SECONDS = 3.0, 60.0
 MAX_UNUSED_SHARE = 0.05  # of the time, rather than to leave images out
 MAX_LATE_SHARE = 0.1  # of the time; a later end is reported
@@ -96,6 +94,16 @@ def fitted_before(config: Config, run: Run, seconds: float | None) -> Config:
     )
 
 
+def seconds_to_time(seconds: float) -> float:
+    """Return for how many seconds the steps of a run of this length are timed.
+
+    A share of the time, because a processor may slow down after some seconds. Some seconds at
+    least, unless that is a large share.
+    """
+    least = max(MIN_TIMED_SECONDS, min(TIMED_SHARE * seconds, MAX_TIMED_SECONDS))
+    return min(least, MAX_TIMED_SHARE * seconds)
+
+
 def measure_pace(job: Job, seconds: float) -> Pace:
     """Time some steps, a probe and a checkpoint of a job that is not used afterwards.
 
@@ -115,9 +123,7 @@ def measure_pace(job: Job, seconds: float) -> Pace:
             synchronize(job.device)
 
         def is_enough() -> bool:
-            spent = time.perf_counter() - start
-            least = max(MIN_TIMED_SECONDS, min(TIMED_SHARE * seconds, MAX_TIMED_SECONDS))
-            return spent >= min(least, MAX_TIMED_SHARE * seconds)
+            return time.perf_counter() - start >= seconds_to_time(seconds)
 
         num_untimed = NUM_UNTIMED_STEPS.get(job.device.type, NUM_UNTIMED_ELSEWHERE)
         take_steps(0, num_untimed)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from smi.config.resolve import read_recipe, resolve
-from smi.config.schema import SHORT, Config
+from smi.config.schema import RECIPES, SHORT, Config
 from smi.data.sources import holds_arrays
 from smi.errors import UserError
-from smi.files import expand
+from smi.files import expand, read_yaml
 from smi.nn import create_encoder
 from smi.nn.encoders import (
     MAX_CIFAR_STEM_SIDE,
@@ -72,7 +72,7 @@ def configure(
     configured = _configure(recipe, requested, run, device)
     if run is None:
         return configured
-    earlier = _earlier_settings(run, configured.config)
+    earlier = _earlier_settings(run, configured.config, recipe)
     return _configure(recipe, {**earlier, **requested}, run, device) if earlier else configured
 
 
@@ -82,13 +82,12 @@ def _configure(
     draft = resolve(recipe, requested, {"views.size": CPU_VIEW_SIZE})
     settings = {SHORT.get(key, key): value for key, value in requested.items()}
     name = str(draft.encoder["name"])
-    # The size of whole images in a recipe is for its own encoder; another may need that of views.
-    must_have_size = "encoder.name" not in settings or settings.get("views.input_size") is not None
+    chosen = _has_input_size(recipe, settings)
     if draft.init.source is None:
         if name.startswith(SCHEMES):  # the network of the hub, without its weights
             settings |= {f"encoder.{key}": value for key, value in hub_network(name)[0].items()}
         config = resolve(recipe, settings, _sizes(device))
-        return Configured(_with_input_size(config, chosen=must_have_size))
+        return Configured(_with_input_size(config, chosen=chosen))
     has_size = _has_size(recipe, settings)
     start, defaults = _find(draft, run, device, has_size)
     settings["init.source"] = start.source
@@ -98,7 +97,6 @@ def _configure(
     config = resolve(recipe, settings, defaults)
     if not has_size:  # a repeated configuration has all sizes
         config = _with_small_files(config, start)
-    chosen = must_have_size and draft.views.input_size is not None
     return _read(config, start, chosen=chosen)
 
 
@@ -107,6 +105,17 @@ def _has_size(recipe: str | Path, settings: Mapping[str, Any]) -> bool:
     views = read_recipe(recipe).get("views")
     in_recipe = isinstance(views, Mapping) and views.get("size") is not None
     return in_recipe or settings.get("views.size") is not None
+
+
+def _has_input_size(recipe: str | Path, settings: Mapping[str, Any]) -> bool:
+    """Return whether the user has chosen the size of whole images.
+
+    That of a recipe of this package suits its own encoder. Another may need the size of views.
+    """
+    own = {} if str(recipe) in RECIPES else read_yaml(Path(recipe))
+    views = own.get("views")
+    in_file = isinstance(views, Mapping) and views.get("input_size") is not None
+    return in_file or settings.get("views.input_size") is not None
 
 
 def _with_small_files(config: Config, start: Start) -> Config:
@@ -222,7 +231,7 @@ def _with_input_size(
 ) -> Config:
     """Settle the size of whole images: not every network takes another one than that of views.
 
-    chosen: by somebody. If not, whole images have the size of views where they must. The stem of a
+    chosen: by the user. If not, whole images have the size of views where they must. The stem of a
     ResNet is recorded, because another image size must not change it.
     """
     views = config.views
@@ -236,7 +245,7 @@ def _with_input_size(
         settings = settings | {"stem": stem}
     try:
         _require_fit(encoder, create_encoder(**settings, image_size=views.whole_size), name)
-    except UserError:
+    except Exception:
         if chosen:
             raise
         return replace(config, views=replace(views, input_size=None))
@@ -274,11 +283,19 @@ def _read(config: Config, start: Start, *, chosen: bool) -> Configured:
     return Configured(config, weights, tuple(notes))
 
 
-def _earlier_settings(run: Run, config: Config) -> dict[str, Any]:
+def _earlier_settings(run: Run, config: Config, recipe: str | Path) -> dict[str, Any]:
     """Return the settings that a run of an earlier version had without naming them."""
     same_method = run.config["method"]["name"] == config.method["name"]
-    return {
+    settings = {
         name: value
         for name, value in run.earlier_settings().items()
         if same_method or not name.startswith("method.")
     }
+    # The recipe of another version may use the same encoder with images of another size.
+    views = run.config["views"]
+    scratch = config.init.source is None and run.init_source is None
+    if str(recipe) in RECIPES and scratch and views["size"] == config.views.size:
+        whole = views.get("input_size")
+        if whole != config.views.input_size:
+            settings["views.input_size"] = whole
+    return settings
