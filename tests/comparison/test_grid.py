@@ -11,6 +11,7 @@ import torch
 import yaml
 
 from smi.comparison.grid import check_same, plan_grid
+from smi.config.resolve import read_recipe
 from smi.config.schema import plain
 from smi.data import Batches, load
 from smi.errors import UserError
@@ -279,3 +280,18 @@ def test_methods_that_would_start_from_different_weights_are_refused(grid, weigh
 def test_weights_that_do_not_exist_are_refused(grid):
     with pytest.raises(UserError, match=r"there are no weights 'nowhere\.pth'"):
         grid(["SMI"], overrides={"init": "nowhere.pth"})
+
+
+def test_methods_with_other_whole_images_are_refused(grid, monkeypatch):
+    """A run of an earlier version keeps its size; a method that is added has that of today."""
+    recipe = read_recipe("digits")
+    monkeypatch.setattr("smi.config.resolve.read_text", lambda name: yaml.safe_dump(recipe))
+    start(grid(["SMI"]).runs[0])
+    recipe["views"]["input_size"] = 12
+    assert grid(["SMI"]).runs[0].config.views.input_size is None
+    with pytest.raises(UserError, match="SMI would be given images of 8 pixels and SimCLR of 12"):
+        grid(["SMI", "SimCLR"])
+    sizes = {"views.input_size": None}
+    assert {
+        run.config.views.whole_size for run in grid(["SMI", "SimCLR"], overrides=sizes).runs
+    } == {8}

@@ -138,7 +138,7 @@ def plan_grid(
                 *_as_arguments(settings),
             )
             runs.append(GridRun(name, row.method, row.value, seed, run_folder, config, command))
-    _check_one_start(runs)
+    _check_comparable(runs)
     return Grid(swept, tuple(runs))
 
 
@@ -211,8 +211,8 @@ def _with_start_settings(settings: Mapping[str, Any], config: Config) -> dict[st
     return {**others, **chosen, **start}
 
 
-def _check_one_start(runs: Sequence[GridRun]) -> None:
-    """Refuse methods that would start from different weights."""
+def _check_comparable(runs: Sequence[GridRun]) -> None:
+    """Refuse methods that would have other whole images, or start from different weights."""
     for run in runs[1:]:
         digests = [planned.config.init.digest for planned in (runs[0], run)]
         sizes = [planned.config.views.whole_size for planned in (runs[0], run)]

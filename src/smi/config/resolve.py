@@ -120,19 +120,16 @@ def _with_base(raw: dict[str, Any], path: Path, depth: int) -> dict[str, Any]:
 
 
 def _keep_ratio(raw: dict[str, Any], size: Any) -> None:
-    """Change the size of whole images in a recipe as that of views changes. None: it does not."""
+    """Scale the size of whole images in a recipe to a new size of views; None changes nothing."""
     views = raw.get("views")
     if not isinstance(views, Mapping):
         return
-    sizes = {"size": views.get("size"), "input_size": views.get("input_size"), "new": size}
-    if None in sizes.values():
+    if None in (size, views.get("size"), views.get("input_size")):
         return
-    before, whole, now = (
-        to_type(pixels, int, "views.input_size" if name == "input_size" else "views.size")
-        for name, pixels in sizes.items()
-    )
-    if before > 0:
-        raw["views"] = {**views, "input_size": (2 * whole * now + before) // (2 * before)}
+    old, new = (to_type(pixels, int, "views.size") for pixels in (views["size"], size))
+    whole = to_type(views["input_size"], int, "views.input_size")
+    if old > 0:
+        raw["views"] = {**views, "input_size": (2 * whole * new + old) // (2 * old)}  # rounded
 
 
 def _changed(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -95,10 +95,10 @@ def fitted_before(config: Config, run: Run, seconds: float | None) -> Config:
 
 
 def seconds_to_time(seconds: float) -> float:
-    """Return for how many seconds the steps of a run of this length are timed.
+    """Return for how many seconds the first steps of a run are timed; seconds: of the whole run.
 
-    A share of the time, because a processor may slow down after some seconds. Some seconds at
-    least, unless that is a large share.
+    This is a share of the time, because a processor may slow down after its first seconds. A short
+    run has a larger share.
     """
     least = max(MIN_TIMED_SECONDS, min(TIMED_SHARE * seconds, MAX_TIMED_SECONDS))
     return min(least, MAX_TIMED_SHARE * seconds)

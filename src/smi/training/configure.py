@@ -245,7 +245,7 @@ def _with_input_size(
         settings = settings | {"stem": stem}
     try:
         _require_fit(encoder, create_encoder(**settings, image_size=views.whole_size), name)
-    except Exception:
+    except Exception:  # a network of the user may raise anything
         if chosen:
             raise
         return replace(config, views=replace(views, input_size=None))
