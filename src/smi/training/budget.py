@@ -182,8 +182,8 @@ def fit(config: Config, seconds: float, pace: Pace, *, num_images: int) -> Confi
     if steps < least_steps:
         least = seconds - left + epochs * (least_steps * pace.step + per_epoch)
         raise UserError(
-            f"--time is too short: {epochs} short epochs with their probes and checkpoints need "
-            f"about {duration(least)} after the first steps were timed"
+            f"--time is too short: after the first steps were timed, {epochs_text(epochs)} of few "
+            f"images, with probes and checkpoints, would take about {duration(least)}"
         )
     images = config.data.images if steps >= all_steps else steps * batch_size
     warmup = config.optimizer.warmup_epochs * epochs / config.epochs
