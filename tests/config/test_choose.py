@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from smi.config.choose import choose_recipe
+from smi.config.choose import LARGE, SMALL, choose_recipe
 from smi.config.resolve import resolve
 from smi.errors import UserError
 
@@ -39,6 +39,24 @@ def test_by_size_and_device(size, device, recipe, tmp_path):
     config = resolve(choice.recipe, {**choice.settings, "data": source})
     assert config.batch_size <= 40
     assert config.data.images is None
+
+
+@pytest.mark.parametrize(
+    ("size", "small", "large"),
+    [((40, 32), "cifar10-small", "cifar10"), ((300, 200), "imagenette-small", "imagenette")],
+)
+@pytest.mark.parametrize("device", [CPU, CUDA])
+def test_a_large_or_small_encoder_can_be_asked_for(size, small, large, device, tmp_path):
+    source = folder(tmp_path / "photos", 40, size)
+    assert choose_recipe(source, None, device, large=True).recipe == large
+    assert choose_recipe(source, None, device, large=False).recipe == small
+    assert small in SMALL
+    assert large in LARGE
+
+
+def test_tiny_images_have_one_recipe():
+    assert choose_recipe("digits", None, CPU, large=True).recipe == "digits"
+    assert choose_recipe("digits", None, CUDA, large=False).recipe == "digits"
 
 
 def test_few_images_are_seen_often_in_small_batches(tmp_path):

@@ -1,26 +1,34 @@
 """Fit runs into a time: what fits, what is recorded, and how such a run resumes."""
 
+import itertools
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 import smi
 from smi.comparison.compare import compare
 from smi.config.resolve import resolve
 from smi.errors import UserError
 from smi.training import budget, pretrain
-from smi.training.budget import Pace, fit, lateness, parse_time, seconds_to_time
+from smi.training.budget import Pace, fit, lateness, parse_time, seconds_to_time, steps_within
 from smi.training.signals import Interrupted
 from support.digits import digits, same_run
+from support.homemade import Net
 from support.quick import make_quick
 from support.signals import signal_in_step
 from support.two_processes import run_together
 
 NET = {"encoder": "support.homemade.Net", "method.widths": [8, 8], "batch_size": 64}
+SMALL_BATCH = {"batch_size": 16}
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 STEPS_PER_EPOCH = 25  # of 1,614 digits
 
 
@@ -229,6 +237,128 @@ def test_a_recipe_is_chosen_without_epochs(tmp_path, monkeypatch, capfd):
     compared = compare(["SMI"], time="3s", overrides=NET, **given)
     assert not compared.failed
     assert "epochs" not in capfd.readouterr().out.splitlines()[0]
+
+
+# ------------------------------------------------------------------------- the choice of a recipe
+
+
+@pytest.fixture
+def photos(tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    draws = np.random.default_rng(0)
+    for i in range(32):
+        pixels = draws.integers(0, 256, (40, 40, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{i}.png")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("steps", "recipe"), [(0, "cifar10-small"), (3999, "cifar10-small"), (4000, "cifar10")]
+)
+def test_a_short_time_takes_the_small_recipe(steps, recipe, photos, monkeypatch, capsys):
+    monkeypatch.setattr(pretrain, "steps_within", lambda config, seconds, device: steps)
+    given = {"data": str(photos)}
+    chosen, settings = pretrain.choose_recipe_for(given, None, CUDA, timed=True, seconds=1800)
+    assert chosen == recipe
+    assert "epochs" not in settings
+    said = (
+        f"30 min: about {steps:,} steps with recipe cifar10 would fit; it is chosen from 4,000 on"
+    )
+    assert (said in capsys.readouterr().out) == (recipe == "cifar10-small")
+
+
+def test_on_a_cpu_and_without_a_time_the_device_decides(photos, monkeypatch):
+    monkeypatch.setattr(pretrain, "steps_within", pytest.fail)
+    choose, given = pretrain.choose_recipe_for, {"data": str(photos)}
+    assert choose(given, None, CPU, timed=True, seconds=9)[0] == "cifar10-small"
+    assert choose(given, None, CUDA)[0] == "cifar10"
+
+
+@pytest.mark.usefixtures("_pace")
+@pytest.mark.parametrize("recipe", ["cifar10", "cifar10-small"])
+def test_a_resumed_run_keeps_its_recipe(recipe, photos, tmp_path, monkeypatch, capsys):
+    """Also where another device would choose the other one."""
+    given = {"out": tmp_path / "a", "data": photos, "time": "3s", "overrides": NET | SMALL_BATCH}
+    original = pretrain.choose_recipe
+
+    def choose(*words, large, **more):
+        return original(*words, large=recipe == "cifar10", **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pretrain, "choose_recipe", choose)
+        patched.setattr(pretrain, "steps_within", lambda *_: 4000)
+        with pytest.raises(Interrupted), signal_in_step(17):
+            smi.pretrain(**given)
+    assert smi.Run(tmp_path / "a").facts.recipe == recipe
+    monkeypatch.setattr(pretrain, "steps_within", pytest.fail)
+    capsys.readouterr()
+    assert f"recipe {recipe}: SMI on" in pretrain.preview(**given).text()
+    run = smi.pretrain(**given)
+    assert run.finished
+    assert run.facts.recipe == recipe
+
+
+def test_a_run_that_a_cpu_began_keeps_its_epochs_on_a_gpu(photos, tmp_path):
+    run = smi.pretrain(out=tmp_path / "a", data=photos, overrides=NET | SMALL_BATCH | {"epochs": 3})
+    chosen, settings = pretrain._choose({"data": str(photos)}, None, CUDA, None, run.folder, False)
+    assert (chosen, settings["epochs"]) == ("cifar10-small", 3)
+
+
+def test_a_recipe_of_a_file_is_not_recorded_and_does_not_replace_a_name(tmp_path):
+    overrides = NET | {"steps": 2}
+    (tmp_path / "mine.yaml").write_text("base: digits\n")
+    mine = smi.pretrain(tmp_path / "mine.yaml", out=tmp_path / "a", overrides=overrides)
+    assert mine.facts.recipe is None
+    named = smi.pretrain("digits", out=tmp_path / "b", overrides=overrides)
+    assert named.facts.recipe == "digits"
+
+
+def test_steps_within_a_time(monkeypatch):
+    """A clock that moves by 0.5 s at each look stands for passes of 0.5 s."""
+    monkeypatch.setattr(budget.time, "perf_counter", partial(next, itertools.count(0, 0.5)))
+    monkeypatch.setattr(budget, "NUM_TIMED_VIEWS", 16)
+    per_step = 0.5 / 16 * 2 * 64
+    assert steps_within(resolve("digits", NET), 100, CPU) == 100 / per_step
+    four = resolve("digits", NET | {"method.views": 4})
+    assert steps_within(four, 100, CPU) == 100 / (2 * per_step)
+
+
+def test_views_that_need_too_much_memory_are_fewer(monkeypatch):
+    tried = []
+
+    class Hungry(Net):
+        def forward(self, x):
+            tried.append(len(x))
+            if len(x) > 8:
+                raise RuntimeError("CUDA out of memory")
+            return super().forward(x).detach()  # nothing to train
+
+    monkeypatch.setattr(budget, "create_encoder", lambda **_: Hungry())
+    monkeypatch.setattr(budget, "NUM_TIMED_VIEWS", 32)
+    assert steps_within(resolve("digits", NET), 100, CPU) > 0
+    assert tried == [32, 16, 8, 8, 8, 8]
+
+
+def test_an_encoder_that_fails_is_one_sentence(monkeypatch):
+    class Failing(Net):
+        def forward(self, x):
+            raise RuntimeError("a mistake of the network")
+
+    monkeypatch.setattr(budget, "create_encoder", lambda **_: Failing())
+    with pytest.raises(UserError, match=r"the encoder .*Net with these settings .*a mistake"):
+        steps_within(resolve("digits", NET), 100, CPU)
+
+
+@pytest.mark.usefixtures("_pace")
+def test_a_run_without_a_checkpoint_keeps_what_fitted(tmp_path, monkeypatch):
+    """It is killed after its first steps, and another pace would fit other epochs."""
+    whole = timed(tmp_path / "whole")
+    with pytest.raises(Interrupted), signal_in_step(31):
+        timed(tmp_path / "cut")
+    smi.Run(tmp_path / "cut").checkpoint.unlink()
+    monkeypatch.setattr(pretrain, "measure_pace", pytest.fail)
+    same_run(whole.folder, timed(tmp_path / "cut").folder)
 
 
 @pytest.mark.usefixtures("_pace")

@@ -24,7 +24,8 @@ MIN_IMAGES = 16
 MAX_TINY_SIDE = 16  # pixels
 MIN_STEPS_PER_EPOCH = 8  # with fewer, batch statistics repeat themselves
 
-
+LARGE = ("cifar10", "imagenette", "imagenet")  # recipes with a large encoder, for a GPU
+SMALL = ("cifar10-small", "imagenette-small")
 # Small strong networks, whose weights are used if they are in the cache of timm's hub.
 CPU_NETWORK = "tf_efficientnet_lite0.in1k"
 GPU_NETWORK = "resnet50.a1_in1k"
@@ -47,12 +48,14 @@ def choose_recipe(
     *,
     adapt: bool | None = None,
     timed: bool = False,
+    large: bool | None = None,
     min_images: int = MIN_IMAGES,
 ) -> Choice:
     """Choose a recipe by image size and device; batch size and epochs follow the image count.
 
     adapt: start from weights that exist; None does so if they are in the cache of timm's hub, and
-    images are not tiny. timed: a time decides the epochs. min_images: fewer are refused.
+    images are not tiny. timed: a time decides the epochs. large: take a recipe with a large
+    encoder; None does so on a GPU. min_images: fewer are refused.
     """
     images = resolve_source(source, "pretrain", Path(root) if root is not None else None)
     is_folder = not isinstance(images, ArraySet)
@@ -65,6 +68,7 @@ def choose_recipe(
             f"pretraining compares images with each other and needs {min_images} or more"
         )
     on_cpu = device.type == "cpu"
+    large = not on_cpu if large is None else large
     network = CPU_NETWORK if on_cpu else GPU_NETWORK
     hint = ""
     if adapt is None and side > MAX_TINY_SIDE:
@@ -74,14 +78,14 @@ def choose_recipe(
         settings = {"encoder": network, "batch_size": _batch_size("adapt", count)}
         if on_cpu and not timed:
             settings["epochs"] = max(1, min(100, round(CPU_ADAPTED_IMAGES / count)))
-        scratch = f"`smi pretrain {_recipe_for(side, on_cpu)}` starts from scratch"
+        scratch = f"`smi pretrain {_recipe_for(side, large)}` starts from scratch"
         sentence = _sentence("adapt", settings, count, side, device)
         return Choice("adapt", settings, f"{sentence}; {scratch}")
-    if source == "imagenet" and not on_cpu:
+    if source == "imagenet" and large:
         recipe = "imagenet"
         settings = {}
     else:
-        recipe = _recipe_for(side, on_cpu)
+        recipe = _recipe_for(side, large)
         settings = {"data.images": None}
         if is_folder and side <= 64:  # a larger cache would not hold more detail
             settings["data.resolution"] = int(side)
@@ -94,12 +98,12 @@ def choose_recipe(
     return Choice(recipe, settings, _sentence(recipe, settings, count, side, device) + hint)
 
 
-def _recipe_for(side: float, on_cpu: bool) -> str:
+def _recipe_for(side: float, large: bool) -> str:
     if side <= MAX_TINY_SIDE:
         return "digits"
     if side <= 64:
-        return "cifar10-small" if on_cpu else "cifar10"
-    return "imagenette-small" if on_cpu else "imagenette"
+        return "cifar10" if large else "cifar10-small"
+    return "imagenette" if large else "imagenette-small"
 
 
 def _batch_size(recipe: str, count: int) -> int:

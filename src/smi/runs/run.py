@@ -88,6 +88,7 @@ class Facts:
 
     smi: str | None = None  # version of this package
     started: str | None = None
+    recipe: str | None = None  # its name; None for a file of the user
     num_images: int | None = None
     resolution: int | None = None  # pixels per side of the stored images
     root: str | None = None  # folder of named datasets
@@ -172,7 +173,7 @@ class Run:
             with disk_errors(f"writing to {folder}"):
                 _prepare_folder(folder, fresh)
                 stack.enter_context(_lock(folder))
-                if _has_steps(folder):
+                if has_steps(folder):
                     run = cls(folder)
                     run.require_same(config, num_images=num_images)
                 else:  # also replaces the configuration of a run that never took a step
@@ -522,7 +523,7 @@ def _prepare_folder(folder: Path, fresh: bool) -> None:
     make_folder(folder / "checkpoints")
 
 
-def _has_steps(folder: Path) -> bool:
+def has_steps(folder: Path) -> bool:
     """Return whether a run in this folder has taken a step; a probe may come before the first."""
     if not is_run(folder):
         return False

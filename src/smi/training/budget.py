@@ -1,5 +1,6 @@
 """Fit a run into a time: time its first steps, then choose epochs and the number of images.
 
+    large = steps_within(config, 1800, device) >= ENOUGH_STEPS
     pace = measure_pace(job, seconds=1800)
     config = fit(config, 1800, pace, num_images=45_000)
 
@@ -14,17 +15,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from smi.config.schema import Config
-from smi.device import synchronize
-from smi.distributed import on_rank_0, rank
+from smi.device import Precision, autocast, choose_precision, synchronize
+from smi.distributed import on_rank_0, rank, world_size
 from smi.errors import UserError
+from smi.imports import refused
+from smi.nn import create_encoder
+from smi.nn.encoders import Encoder
 from smi.runs.run import Run
 from smi.terminal import duration, epochs_text
 from smi.training.feeding import Feeder
 from smi.training.job import Job
 from smi.training.loop import require_memory
-from smi.training.step import Step
+from smi.training.step import Step, is_out_of_memory
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 # The first steps compile, allocate, and use views that a thread has made ahead.
@@ -34,6 +39,9 @@ NUM_STEPS_TOGETHER = 5  # between two looks at the clock, for which a GPU must b
 MIN_STEPS_PER_EPOCH = 2
 TIMED_SHARE, MAX_TIMED_SHARE = 0.02, 0.1  # of the time, in which steps are timed
 MIN_TIMED_SECONDS, MAX_TIMED_SECONDS = 3.0, 60.0
+ENOUGH_STEPS = 4000  # of a large encoder, a rule of thumb: 20 epochs of CIFAR-10
+NUM_TIMED_VIEWS = 256  # that pass through an encoder; fewer if they need too much memory
+NUM_TIMED_PASSES = 3
 MAX_UNUSED_SHARE = 0.05  # of the time, rather than to leave images out
 MAX_LATE_SHARE = 0.1  # of the time; a later end is reported
 
@@ -92,6 +100,46 @@ def fitted_before(config: Config, run: Run, seconds: float | None) -> Config:
         data=replace(config.data, images=recorded.data.images),
         optimizer=replace(config.optimizer, warmup_epochs=recorded.optimizer.warmup_epochs),
     )
+
+
+def steps_within(config: Config, seconds: float, device: torch.device) -> float:
+    """Estimate how many steps fit into a time, from the speed of the encoder alone."""
+    name, size = config.encoder["name"], config.views.size
+    encoder = create_encoder(**config.encoder, image_size=size)
+    precision = choose_precision(config.precision, device, encoder)
+    num_views = NUM_TIMED_VIEWS
+    try:
+        encoder.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        while True:
+            views = torch.rand(num_views, 3, size, size, device=device)
+            views = views.contiguous(memory_format=torch.channels_last)
+            try:
+                per_view = _seconds_of_pass(encoder, views, precision) / num_views
+                break
+            except RuntimeError as error:
+                if num_views == 1 or not is_out_of_memory(error):
+                    raise
+                num_views //= 2
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise refused(error, f"the encoder {name} with these settings") from error
+    asked = config.method.get("views")
+    views_per_image = asked if isinstance(asked, int) and asked > 2 else 2
+    return seconds * world_size() / (per_view * views_per_image * config.batch_size)
+
+
+def _seconds_of_pass(encoder: Encoder, views: Tensor, precision: Precision) -> float:
+    """Return the time of the fastest pass forward and back, after one that is not timed."""
+    fastest = math.inf
+    for i in range(1 + NUM_TIMED_PASSES):
+        start = time.perf_counter()
+        with autocast(views.device, precision):
+            features = encoder(views)
+        if features.requires_grad:
+            features.float().sum().backward()
+        synchronize(views.device)
+        if i:
+            fastest = min(fastest, time.perf_counter() - start)
+    return fastest
 
 
 def seconds_to_time(seconds: float) -> float:
@@ -203,8 +251,12 @@ def fit_sentence(config: Config, pace: Pace, seconds: float, num_images: int) ->
         images = f"{config.data.images:,} of {num_images:,} images"
     passes = epochs_text(config.epochs)
     probe = f", a probe {pace.probe:.2g} s" if pace.probe else ""
-    asked = f"{seconds:g} s" if seconds < 600 else duration(seconds)  # 100 s are not 2 min
-    return f"{asked}: {passes} of {images} fit (a step takes {pace.step:.2g} s{probe})"
+    return f"{time_text(seconds)}: {passes} of {images} fit (a step takes {pace.step:.2g} s{probe})"
+
+
+def time_text(seconds: float) -> str:
+    """Format a requested time."""
+    return f"{seconds:g} s" if seconds < 600 else duration(seconds)  # 100 s are not 2 min
 
 
 def lateness(seconds: float, spent: float) -> str:

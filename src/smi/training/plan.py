@@ -17,18 +17,19 @@ from smi.training.job import Job
 
 
 def plan_lines(
-    job: Job, images: Images, origin: str, *, start: int = 0, notes: Sequence[str] = ()
+    job: Job, images: Images, recipe: str, *, start: int = 0, notes: Sequence[str] = ()
 ) -> list[str]:
     """Return the plan that is printed before training.
 
-    origin: the recipe. start: steps done before, when the run is resumed. notes: what the weights
+    recipe: its name. start: steps done before, when the run is resumed. notes: what the weights
     that it starts from lost or changed.
     """
     config, store, optimizer = job.config, images.pretrain, job.config.optimizer
     millions = sum(p.numel() for p in job.method.parameters() if p.requires_grad) / 1e6
     warmup = counted(optimizer.warmup_epochs, "warm-up epoch")
+    published = ", as published" if config.published else ""
     lines = [
-        f"{origin}: {config.method['name']} on {config.data.source}",
+        f"recipe {recipe}{published}: {config.method['name']} on {config.data.source}",
         f"  images     {len(store):,} at {store.resolution} px, {_probe(images)}",
         f"  encoder    {config.encoder['name']}{_stem(job)}, {job.method.encoder.dim} features; "
         f"{millions:.1f} M parameters are trained",

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from smi.config.choose import choose_recipe
+from smi.config.choose import LARGE, SMALL, choose_recipe
 from smi.config.schema import SHORT, Config, plain
 from smi.data import Batches
 from smi.data.given import Given, as_source
@@ -35,10 +35,11 @@ from smi.files import expand
 from smi.imports import refused
 from smi.runs.checkpoint import does_not_fit
 from smi.runs.checkpoint import load as load_checkpoint
-from smi.runs.run import Facts, Run, is_run
+from smi.runs.run import Facts, Run, has_steps, is_run
 from smi.terminal import announce, quietly, say
 from smi.training.bar import Length
 from smi.training.budget import (
+    ENOUGH_STEPS,
     check_length,
     check_time,
     fit,
@@ -46,6 +47,8 @@ from smi.training.budget import (
     fitted_before,
     lateness,
     measure_pace,
+    steps_within,
+    time_text,
 )
 from smi.training.build import build_job, open_images, recorded_precision
 from smi.training.configure import Configured, configure
@@ -94,7 +97,7 @@ def pretrain(
     run = smi.pretrain("cifar10", out="runs/a", method="BarlowTwins",
                        overrides={"epochs": 100, "optimizer.lr": 5e-4})
 
-    recipe: a name or a YAML file; None chooses one that suits the images and the device.
+    recipe: a name or a YAML file; None chooses one that suits the images, the device and the time.
     data: the name of a dataset, a folder, or any other source of images: see `smi.data.given`.
     method: a name or an import path.
     published: train the method as its authors do: the recipe's section as_published.
@@ -111,8 +114,8 @@ def pretrain(
     with quietly(quiet), processes(device):
         if not fresh:
             _require_run_on_rank_0(expand(out))
-        choose = partial(_choose, requested, runtime.root, device, timed=budget is not None)
-        origin, configured = _configure(recipe, requested, expand(out), device, fresh, choose)
+        choose = partial(_choose, requested, runtime.root, device, budget)
+        name, configured = _configure(recipe, requested, expand(out), device, fresh, choose)
         config = configured.config
 
         def build(
@@ -139,7 +142,7 @@ def pretrain(
                 if configured.weights is not None and rank() == 0:
                     run.write_start(configured.weights, encoder_header(job, 0))
                 is_new = on_rank_0(lambda: not run.checkpoint.is_file())
-                _train(job, run, images, runtime, loggers, origin=origin, notes=configured.notes)
+                _train(job, run, images, runtime, loggers, recipe=name, notes=configured.notes)
                 if budget is not None and is_new and rank() == 0:
                     _report_lateness(budget)
                 return run
@@ -185,8 +188,8 @@ def preview(
     prepare_training(device)
     folder = expand(out or os.devnull)  # nothing is in there
     with processes(device):
-        choose = partial(_choose, requested, runtime.root, device, timed=budget is not None)
-        origin, configured = _configure(recipe, requested, folder, device, fresh, choose)
+        choose = partial(_choose, requested, runtime.root, device, budget)
+        name, configured = _configure(recipe, requested, folder, device, fresh, choose)
 
         def recorded() -> Precision | None:
             return recorded_precision(Run(folder), device) if is_run(folder) else None
@@ -210,7 +213,7 @@ def preview(
                 raise UserError(f"{error} with a batch of {config.batch_size}") from error
         with open_images(config, runtime) as (images, batches):
             job = build(config, images, batches)
-            return Preview(tuple(plan_lines(job, images, origin, notes=configured.notes)))
+            return Preview(tuple(plan_lines(job, images, name, notes=configured.notes)))
 
 
 def _requested(
@@ -246,26 +249,33 @@ def _configure(
     configured = on_rank_0(
         lambda: configure(recipe, requested, folder=folder, device=device, fresh=fresh)
     )
-    published = ", as published" if configured.config.published else ""
-    return f"recipe {recipe}{published}", configured
+    return str(recipe), configured
 
 
 def _choose(
     requested: Mapping[str, Any],
     root: str | Path | None,
     device: torch.device,
+    budget: "_Budget | None",
     folder: Path,
     fresh: bool,
-    *,
-    timed: bool,
 ) -> tuple[str, dict[str, Any]]:
-    """Choose a recipe for a new run; a run that is resumed starts from weights if it did so."""
-    if fresh or not is_run(folder):
-        return choose_recipe_for(requested, root, device, adapt=None, timed=timed)
+    """Choose a recipe for a new run; a run that is resumed keeps its own."""
+    timed = budget is not None
+    if fresh or not has_steps(folder):
+        seconds = None if budget is None else budget.seconds
+        return choose_recipe_for(requested, root, device, adapt=None, timed=timed, seconds=seconds)
     run = Run(folder)
-    adapt = run.init_source is not None
-    recipe, settings = choose_recipe_for(requested, root, device, adapt=adapt, timed=timed)
-    if "epochs" in settings:  # another version may choose other ones
+    recorded = run.facts.recipe  # not by earlier versions
+    recipe, settings = choose_recipe_for(
+        requested,
+        root,
+        device,
+        adapt=run.init_source is not None,
+        timed=timed,
+        large=recorded in LARGE if recorded in (*LARGE, *SMALL) else None,
+    )
+    if not timed:  # another version or device may choose other ones
         settings["epochs"] = run.config["epochs"]
     return recipe, settings
 
@@ -277,11 +287,13 @@ def choose_recipe_for(
     *,
     adapt: bool | None = False,
     timed: bool = False,
+    large: bool | None = None,
+    seconds: float | None = None,
 ) -> tuple[str, dict[str, Any]]:
     """Choose a recipe for the images, and settings to change in it, and print the choice.
 
-    adapt: start from weights that exist, as `choose_recipe` has it. Requested weights decide it.
-    timed: a time decides the epochs.
+    adapt, timed, large: as `choose_recipe` has them. Requested weights decide `adapt`.
+    seconds: if these are few for the large encoder of the choice, a smaller one is chosen.
     """
     source = overrides.get("data") or overrides.get("data.source")
     if source is None:
@@ -293,7 +305,19 @@ def choose_recipe_for(
         adapt = True
     elif "encoder.name" in names:  # nobody asked for weights of that network
         adapt = False
-    choice = choose_recipe(str(source), root, device, adapt=adapt, timed=timed)
+    choose = partial(choose_recipe, str(source), root, device, adapt=adapt, timed=timed)
+    choice = choose(large=large)
+    if seconds is not None and choice.recipe in LARGE:
+        settings = {**choice.settings, **overrides}
+        config = configure(choice.recipe, settings, folder=Path(os.devnull), device=device).config
+        steps = steps_within(config, seconds, device)
+        release_memory(device)
+        if steps < ENOUGH_STEPS:
+            say(
+                f"{time_text(seconds)}: about {steps:,.0f} steps with recipe {choice.recipe} would "
+                f"fit; it is chosen from {ENOUGH_STEPS:,} on"
+            )
+            choice = choose(large=False)
     say(f"chose {choice.sentence}")
     settings = dict(choice.settings)
     if "init.source" in names:
@@ -393,7 +417,7 @@ def _fit(
     """
 
     def of_earlier() -> Config | None:
-        if earlier is None or not is_run(earlier) or not Run(earlier).checkpoint.is_file():
+        if earlier is None or not has_steps(earlier):
             return None
         return fitted_before(config, Run(earlier), budget.seconds)
 
@@ -470,18 +494,18 @@ def _train(
     runtime: Runtime,
     loggers: Sequence[str],
     *,
-    origin: str,
+    recipe: str,
     notes: Sequence[str],
 ) -> None:
     """Resume from the last checkpoint if there is one, train, and write the encoder."""
     start, earlier = _restore(job, run)
     if rank() == 0:
         run.cut_metrics(earlier["position"])
-        say("\n".join(plan_lines(job, images, origin, start=start, notes=notes)))
+        say("\n".join(plan_lines(job, images, recipe, start=start, notes=notes)))
     before = on_rank_0(lambda: run.facts)
     if start and rank() == 0 and (sentence := changed_processes(job, before)):
         announce(sentence)
-    facts = collect_facts(job, earlier=before, root=runtime.root, start=start)
+    facts = collect_facts(job, earlier=before, recipe=recipe, root=runtime.root, start=start)
     journal = _journal(job, run, loggers, start, earlier["pending"])
     with _disk_errors(run):
         try:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from smi import __version__
-from smi.config.schema import Config
+from smi.config.schema import RECIPES, Config
 from smi.data import DATASET_NAMES
 from smi.device import describe_device, package_commit, versions
 from smi.distributed import world_size
@@ -17,16 +17,20 @@ from smi.runs.run import Facts
 from smi.training.job import Job
 
 
-def collect_facts(job: Job, *, earlier: Facts, root: str | Path | None, start: int = 0) -> Facts:
+def collect_facts(
+    job: Job, *, earlier: Facts, recipe: str, root: str | Path | None, start: int = 0
+) -> Facts:
     """Collect the facts that are known before the first step.
 
-    earlier: those of a run that is resumed; empty for a new one. start: steps done before.
+    earlier: those of a run that is resumed; empty for a new one. recipe: a name, or a file, whose
+    path is not recorded. start: steps done before.
     """
     method, store, policy = job.method, job.batches.store, job.views.policy
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return Facts(
         smi=__version__,
         started=earlier.started or now,
+        recipe=earlier.recipe or (recipe if recipe in RECIPES else None),
         num_images=len(store),
         resolution=store.resolution,
         value_range=None if store.value_range is None else list(store.value_range),
