@@ -298,10 +298,10 @@ COMMANDS = (
         "pretrain",
         "smi.training.pretrain:pretrain",
         "pretrain an encoder on a dataset or an image folder; rerun the command to resume",
-        "Pretrain an encoder. With only --data and --out, the recipe is chosen from the images, the "
-        "machine and --time. Any setting of a recipe can be given by its dotted name: --optimizer.lr "
-        "1e-3, --method.redundancy_weight 0.1. Rerun the same command to resume. Use several "
-        "processes with: torchrun --nproc-per-node 8 -m smi pretrain imagenet --out DIR.",
+        "Pretrain an encoder. With only --data and --out, the recipe is chosen from the images, "
+        "the machine and --time. Any setting of a recipe can be given by its dotted name: "
+        "--optimizer.lr 1e-3, --method.redundancy_weight 0.1. Rerun the same command to resume. "
+        "With several processes: torchrun --nproc-per-node 8 -m smi pretrain imagenet --out DIR.",
         (
             option("--out", "DIR", "the run's folder", type=Path),
             option(

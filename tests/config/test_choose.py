@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from smi.config.choose import LARGE, SMALL, choose_recipe
+from smi.config.choose import LARGE_RECIPES, SMALL_RECIPES, choose_recipe
 from smi.config.resolve import resolve
 from smi.errors import UserError
 
@@ -50,8 +50,8 @@ def test_a_large_or_small_encoder_can_be_asked_for(size, small, large, device, t
     source = folder(tmp_path / "photos", 40, size)
     assert choose_recipe(source, None, device, large=True).recipe == large
     assert choose_recipe(source, None, device, large=False).recipe == small
-    assert small in SMALL
-    assert large in LARGE
+    assert small in SMALL_RECIPES
+    assert large in LARGE_RECIPES
 
 
 def test_tiny_images_have_one_recipe():

@@ -253,19 +253,23 @@ def photos(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("steps", "recipe"), [(0, "cifar10-small"), (3999, "cifar10-small"), (4000, "cifar10")]
-)
-def test_a_short_time_takes_the_small_recipe(steps, recipe, photos, monkeypatch, capsys):
+@pytest.mark.parametrize("steps", [0, 3999.9, 4000])
+def test_a_short_time_takes_the_small_recipe(steps, photos, monkeypatch, capsys):
     monkeypatch.setattr(pretrain, "steps_within", lambda config, seconds, device: steps)
     given = {"data": str(photos)}
     chosen, settings = pretrain.choose_recipe_for(given, None, CUDA, timed=True, seconds=1800)
-    assert chosen == recipe
+    few = steps < 4000
+    assert chosen == ("cifar10-small" if few else "cifar10")
     assert "epochs" not in settings
-    said = (
-        f"30 min: about {steps:,} steps with recipe cifar10 would fit; it is chosen from 4,000 on"
-    )
-    assert (said in capsys.readouterr().out) == (recipe == "cifar10-small")
+    needed = ", and it needs 4,000: a smaller one is taken" if few else ""
+    said = f"30 min: about {int(steps):,} steps of recipe cifar10 fit{needed}\n"
+    assert said in capsys.readouterr().out
+
+
+def test_published_settings_keep_the_recipe_that_has_them(photos, monkeypatch):
+    monkeypatch.setattr(pretrain, "steps_within", pytest.fail)
+    given = {"data": str(photos), "published": True}
+    assert pretrain.choose_recipe_for(given, None, CUDA, timed=True, seconds=9)[0] == "cifar10"
 
 
 def test_on_a_cpu_and_without_a_time_the_device_decides(photos, monkeypatch):
@@ -276,9 +280,9 @@ def test_on_a_cpu_and_without_a_time_the_device_decides(photos, monkeypatch):
 
 
 @pytest.mark.usefixtures("_pace")
-@pytest.mark.parametrize("recipe", ["cifar10", "cifar10-small"])
-def test_a_resumed_run_keeps_its_recipe(recipe, photos, tmp_path, monkeypatch, capsys):
-    """Also where another device would choose the other one."""
+@pytest.mark.parametrize(("recipe", "other"), [("cifar10", CPU), ("cifar10-small", CUDA)])
+def test_a_resumed_run_keeps_its_recipe(recipe, other, photos, tmp_path, monkeypatch):
+    """The other device would choose the other recipe."""
     given = {"out": tmp_path / "a", "data": photos, "time": "3s", "overrides": NET | SMALL_BATCH}
     original = pretrain.choose_recipe
 
@@ -290,9 +294,11 @@ def test_a_resumed_run_keeps_its_recipe(recipe, photos, tmp_path, monkeypatch, c
         patched.setattr(pretrain, "steps_within", lambda *_: 4000)
         with pytest.raises(Interrupted), signal_in_step(17):
             smi.pretrain(**given)
-    assert smi.Run(tmp_path / "a").facts.recipe == recipe
     monkeypatch.setattr(pretrain, "steps_within", pytest.fail)
-    capsys.readouterr()
+    again = partial(pretrain._choose, {"data": str(photos)}, None, other)
+    assert again(pretrain._Budget(3, 0), tmp_path / "a", False)[0] == recipe
+    with pytest.raises(UserError, match="was made with --time 3s"):
+        again(None, tmp_path / "a", False)
     assert f"recipe {recipe}: SMI on" in pretrain.preview(**given).text()
     run = smi.pretrain(**given)
     assert run.finished
@@ -305,13 +311,14 @@ def test_a_run_that_a_cpu_began_keeps_its_epochs_on_a_gpu(photos, tmp_path):
     assert (chosen, settings["epochs"]) == ("cifar10-small", 3)
 
 
-def test_a_recipe_of_a_file_is_not_recorded_and_does_not_replace_a_name(tmp_path):
-    overrides = NET | {"steps": 2}
+def test_a_name_of_a_recipe_is_recorded_and_a_file_is_not(tmp_path):
     (tmp_path / "mine.yaml").write_text("base: digits\n")
-    mine = smi.pretrain(tmp_path / "mine.yaml", out=tmp_path / "a", overrides=overrides)
-    assert mine.facts.recipe is None
-    named = smi.pretrain("digits", out=tmp_path / "b", overrides=overrides)
-    assert named.facts.recipe == "digits"
+    given = {"out": tmp_path / "a", "overrides": NET | {"steps": 6}}
+    with pytest.raises(Interrupted), signal_in_step(3):
+        smi.pretrain("digits", **given)
+    assert smi.pretrain(tmp_path / "mine.yaml", **given).facts.recipe == "digits"
+    other = smi.pretrain(tmp_path / "mine.yaml", out=tmp_path / "b", overrides=NET | {"steps": 1})
+    assert other.facts.recipe is None
 
 
 def test_steps_within_a_time(monkeypatch):

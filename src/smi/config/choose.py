@@ -24,8 +24,8 @@ MIN_IMAGES = 16
 MAX_TINY_SIDE = 16  # pixels
 MIN_STEPS_PER_EPOCH = 8  # with fewer, batch statistics repeat themselves
 
-LARGE = ("cifar10", "imagenette", "imagenet")  # recipes with a large encoder, for a GPU
-SMALL = ("cifar10-small", "imagenette-small")
+LARGE_RECIPES = ("cifar10", "imagenette", "imagenet")  # for a GPU
+SMALL_RECIPES = ("cifar10-small", "imagenette-small")
 # Small strong networks, whose weights are used if they are in the cache of timm's hub.
 CPU_NETWORK = "tf_efficientnet_lite0.in1k"
 GPU_NETWORK = "resnet50.a1_in1k"

@@ -88,7 +88,7 @@ class Facts:
 
     smi: str | None = None  # version of this package
     started: str | None = None
-    recipe: str | None = None  # its name; None for a file of the user
+    recipe: str | None = None  # its name; None for a file, and in earlier versions
     num_images: int | None = None
     resolution: int | None = None  # pixels per side of the stored images
     root: str | None = None  # folder of named datasets

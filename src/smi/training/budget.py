@@ -1,4 +1,4 @@
-"""Fit a run into a time: time its first steps, then choose epochs and the number of images.
+"""Fit a run into a time: choose the encoder, time its first steps, choose epochs and images.
 
     large = steps_within(config, 1800, device) >= ENOUGH_STEPS
     pace = measure_pace(job, seconds=1800)
@@ -80,17 +80,20 @@ def check_time(text: str, overrides: Mapping[str, Any] | None) -> float:
     return parse_time(text)
 
 
+def require_same_time(run: Run, seconds: float | None) -> None:
+    """Refuse to resume a run with another time than its own; seconds: None if none is given."""
+    before = run.facts.requested_seconds
+    if before != seconds:
+        made = "without --time" if before is None else f"with --time {before:g}s"
+        raise UserError(f"{run.folder} was made {made}: do the same, or use another --out")
+
+
 def fitted_before(config: Config, run: Run, seconds: float | None) -> Config:
     """Return a configuration with what was chosen for a run that has taken steps.
 
     seconds: the time of the run, which must not change; None: no time is given.
     """
-    facts = run.facts
-    if facts.requested_seconds != seconds:
-        made = "without --time"
-        if facts.requested_seconds is not None:
-            made = f"with --time {facts.requested_seconds:g}s"
-        raise UserError(f"{run.folder} was made {made}: do the same, or use another --out")
+    require_same_time(run, seconds)
     if seconds is None:
         return config
     recorded = run.resolve()
@@ -103,32 +106,36 @@ def fitted_before(config: Config, run: Run, seconds: float | None) -> Config:
 
 
 def steps_within(config: Config, seconds: float, device: torch.device) -> float:
-    """Estimate how many steps fit into a time, from the speed of the encoder alone."""
+    """Estimate how many steps fit into a time, from the speed of the encoder alone.
+
+    Small crops and teachers are not counted.
+    """
     name, size = config.encoder["name"], config.views.size
     encoder = create_encoder(**config.encoder, image_size=size)
     precision = choose_precision(config.precision, device, encoder)
-    num_views = NUM_TIMED_VIEWS
+    num_timed = NUM_TIMED_VIEWS
     try:
         encoder.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         while True:
-            views = torch.rand(num_views, 3, size, size, device=device)
-            views = views.contiguous(memory_format=torch.channels_last)
             try:
-                per_view = _seconds_of_pass(encoder, views, precision) / num_views
+                views = torch.rand(num_timed, 3, size, size, device=device)
+                per_view = _seconds_of_pass(encoder, views, precision) / num_timed
                 break
             except RuntimeError as error:
-                if num_views == 1 or not is_out_of_memory(error):
+                if num_timed == 1 or not is_out_of_memory(error):
                     raise
-                num_views //= 2
+                num_timed //= 2
     except (ValueError, TypeError, RuntimeError) as error:
         raise refused(error, f"the encoder {name} with these settings") from error
-    asked = config.method.get("views")
-    views_per_image = asked if isinstance(asked, int) and asked > 2 else 2
-    return seconds * world_size() / (per_view * views_per_image * config.batch_size)
+    num_views = config.method.get("views")
+    if not isinstance(num_views, int) or num_views < 2:  # the method refuses a wrong number later
+        num_views = 2
+    return seconds * world_size() / (per_view * num_views * config.batch_size)
 
 
 def _seconds_of_pass(encoder: Encoder, views: Tensor, precision: Precision) -> float:
     """Return the time of the fastest pass forward and back, after one that is not timed."""
+    views = views.contiguous(memory_format=torch.channels_last)
     fastest = math.inf
     for i in range(1 + NUM_TIMED_PASSES):
         start = time.perf_counter()

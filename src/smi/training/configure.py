@@ -24,7 +24,7 @@ from smi.nn.encoders import (
 )
 from smi.nn.weights import SCHEMES, digest_of, has_large_stem, hub_network, load_weights
 from smi.runs.encoder import WEIGHTS, read_weights
-from smi.runs.run import Run, is_run
+from smi.runs.run import Run, has_steps
 from smi.runs.start import TIMM, Start, absolute_start, find_start
 from smi.views.normalisation import KEPT_SHARE
 
@@ -65,10 +65,10 @@ def configure(
 ) -> Configured:
     """Resolve a recipe and requested settings; find the weights to start from.
 
-    folder: of the run. If it exists, settings that an earlier version did not have are those of
-    that version. fresh: it will be renamed, so it does not count.
+    folder: of the run. If it has taken steps, settings that an earlier version did not have are
+    those of that version. fresh: it will be renamed, so it does not count.
     """
-    run = Run(folder) if is_run(folder) and not fresh else None
+    run = Run(folder) if has_steps(folder) and not fresh else None
     configured = _configure(recipe, requested, run, device)
     if run is None:
         return configured

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from smi.config.choose import LARGE, SMALL, choose_recipe
+from smi.config.choose import LARGE_RECIPES, SMALL_RECIPES, choose_recipe
 from smi.config.schema import SHORT, Config, plain
 from smi.data import Batches
 from smi.data.given import Given, as_source
@@ -47,6 +47,7 @@ from smi.training.budget import (
     fitted_before,
     lateness,
     measure_pace,
+    require_same_time,
     steps_within,
     time_text,
 )
@@ -261,22 +262,23 @@ def _choose(
     fresh: bool,
 ) -> tuple[str, dict[str, Any]]:
     """Choose a recipe for a new run; a run that is resumed keeps its own."""
-    timed = budget is not None
+    timed, seconds = budget is not None, None if budget is None else budget.seconds
     if fresh or not has_steps(folder):
-        seconds = None if budget is None else budget.seconds
         return choose_recipe_for(requested, root, device, adapt=None, timed=timed, seconds=seconds)
     run = Run(folder)
-    recorded = run.facts.recipe  # not by earlier versions
+    require_same_time(run, seconds)
+    large = None  # earlier versions did not record the recipe
+    if run.facts.recipe in LARGE_RECIPES + SMALL_RECIPES:
+        large = run.facts.recipe in LARGE_RECIPES
+    adapt = run.init_source is not None
     recipe, settings = choose_recipe_for(
-        requested,
-        root,
-        device,
-        adapt=run.init_source is not None,
-        timed=timed,
-        large=recorded in LARGE if recorded in (*LARGE, *SMALL) else None,
+        requested, root, device, adapt=adapt, timed=timed, large=large
     )
-    if not timed:  # another version or device may choose other ones
+    # Another version or device may choose other ones.
+    if not timed:
         settings["epochs"] = run.config["epochs"]
+    if "encoder" in settings:
+        settings["encoder"] = run.config["encoder"]["name"]
     return recipe, settings
 
 
@@ -293,7 +295,8 @@ def choose_recipe_for(
     """Choose a recipe for the images, and settings to change in it, and print the choice.
 
     adapt, timed, large: as `choose_recipe` has them. Requested weights decide `adapt`.
-    seconds: if these are few for the large encoder of the choice, a smaller one is chosen.
+    seconds: if these are few for the large encoder of the choice, a smaller one is chosen. A
+    comparison does not give them: its methods and processes differ in speed.
     """
     source = overrides.get("data") or overrides.get("data.source")
     if source is None:
@@ -307,16 +310,17 @@ def choose_recipe_for(
         adapt = False
     choose = partial(choose_recipe, str(source), root, device, adapt=adapt, timed=timed)
     choice = choose(large=large)
-    if seconds is not None and choice.recipe in LARGE:
+    published = overrides.get("published")  # which small recipes are not
+    if seconds is not None and choice.recipe in LARGE_RECIPES and not published:
         settings = {**choice.settings, **overrides}
         config = configure(choice.recipe, settings, folder=Path(os.devnull), device=device).config
-        steps = steps_within(config, seconds, device)
+        steps = int(steps_within(config, seconds, device))
         release_memory(device)
-        if steps < ENOUGH_STEPS:
-            say(
-                f"{time_text(seconds)}: about {steps:,.0f} steps with recipe {choice.recipe} would "
-                f"fit; it is chosen from {ENOUGH_STEPS:,} on"
-            )
+        fits = f"{time_text(seconds)}: about {steps:,} steps of recipe {choice.recipe} fit"
+        if steps >= ENOUGH_STEPS:
+            say(fits)
+        else:
+            say(f"{fits}, and it needs {ENOUGH_STEPS:,}: a smaller one is taken")
             choice = choose(large=False)
     say(f"chose {choice.sentence}")
     settings = dict(choice.settings)
@@ -354,7 +358,7 @@ def _with_a_batch_that_fits(
 
 def _fitting_batch_size(folder: Path, batch_size: int) -> int:
     """Return the batch size of the run in a folder, which may be smaller than the requested one."""
-    return Run(folder).fitting_batch_size(batch_size) if is_run(folder) else batch_size
+    return Run(folder).fitting_batch_size(batch_size) if has_steps(folder) else batch_size
 
 
 def _halve(config: Config, batch_size: int) -> int:
