@@ -53,6 +53,7 @@ def start(run, *, status="running", num_images=512, **changes):
     run.folder.mkdir(parents=True)
     (run.folder / "config.yaml").write_text(yaml.safe_dump(plain(run.config) | changes))
     (run.folder / "run.json").write_text(json.dumps({"status": status, "num_images": num_images}))
+    (run.folder / "metrics.jsonl").write_text('{"step": 10}\n')
 
 
 def test_runs_are_listed_seed_by_seed(grid):

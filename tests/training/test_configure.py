@@ -591,6 +591,7 @@ def test_a_resumed_run_keeps_its_sizes_on_another_device(resnet_file, tmp_path):
     configured = configure("adapt", requested, folder=tmp_path / "a", device=CPU)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "config.yaml").write_text(configured.config.text())
+    (tmp_path / "a" / "metrics.jsonl").write_text('{"step": 1}\n')
     smi.Run(tmp_path / "a").write_start(configured.weights, {})
     cuda = torch.device("cuda")
     assert (

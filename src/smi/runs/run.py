@@ -88,7 +88,6 @@ class Facts:
 
     smi: str | None = None  # version of this package
     started: str | None = None
-    recipe: str | None = None  # its name; None for a file, and in earlier versions
     num_images: int | None = None
     resolution: int | None = None  # pixels per side of the stored images
     root: str | None = None  # folder of named datasets
@@ -116,6 +115,7 @@ class Facts:
     value_range: list[float] | None = None  # what became 0 and 255 of more than 8 bits
     world_sizes: list[list[int]] | None = None  # [steps done, processes] at the start and changes
     commit: str | None = None  # of this package, if it runs from a checkout
+    recipe: str | None = None  # its name; None for a file, and in earlier versions
 
     @property
     def epochs(self) -> float | None:

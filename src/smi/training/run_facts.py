@@ -30,7 +30,6 @@ def collect_facts(
     return Facts(
         smi=__version__,
         started=earlier.started or now,
-        recipe=earlier.recipe or (recipe if recipe in RECIPES else None),
         num_images=len(store),
         resolution=store.resolution,
         value_range=None if store.value_range is None else list(store.value_range),
@@ -55,6 +54,7 @@ def collect_facts(
         device=describe_device(job.device),
         versions=versions(),
         commit=package_commit(),
+        recipe=earlier.recipe or (recipe if recipe in RECIPES else None),
     )
 
 
