@@ -46,7 +46,7 @@ def test_by_size_and_device(size, device, recipe, tmp_path):
     [((40, 32), "cifar10-small", "cifar10"), ((300, 200), "imagenette-small", "imagenette")],
 )
 @pytest.mark.parametrize("device", [CPU, CUDA])
-def test_a_large_or_small_encoder_can_be_asked_for(size, small, large, device, tmp_path):
+def test_a_large_or_small_encoder_can_be_requested(size, small, large, device, tmp_path):
     source = folder(tmp_path / "photos", 40, size)
     assert choose_recipe(source, None, device, large=True).recipe == large
     assert choose_recipe(source, None, device, large=False).recipe == small

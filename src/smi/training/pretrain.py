@@ -262,7 +262,8 @@ def _choose(
     fresh: bool,
 ) -> tuple[str, dict[str, Any]]:
     """Choose a recipe for a new run; a run that is resumed keeps its own."""
-    timed, seconds = budget is not None, None if budget is None else budget.seconds
+    seconds = None if budget is None else budget.seconds
+    timed = seconds is not None
     if fresh or not has_steps(folder):
         return choose_recipe_for(requested, root, device, adapt=None, timed=timed, seconds=seconds)
     run = Run(folder)
@@ -274,7 +275,7 @@ def _choose(
     recipe, settings = choose_recipe_for(
         requested, root, device, adapt=adapt, timed=timed, large=large
     )
-    # Another version or device may choose other ones.
+    # Another version or device may choose other epochs, and other weights to start from.
     if not timed:
         settings["epochs"] = run.config["epochs"]
     if "encoder" in settings:
