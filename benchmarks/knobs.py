@@ -2,16 +2,19 @@
 
     python benchmarks/knobs.py cifar10-small --root DIR      DIR holds the folder of the dataset
     python benchmarks/knobs.py imagenette-small --data DIR   DIR holds train/ and val/
+    python benchmarks/knobs.py cifar10-small --projectors --root DIR    after these
     python benchmarks/knobs.py cifar10-small --chosen --root DIR    every method as in the recipe
     python benchmarks/knobs.py cifar10-small --show          prints the table of the last run
     python benchmarks/knobs.py cifar10-small --criteria      how criteria without labels agree
 
-The results are written to results/knobs-RECIPE.json, and with --chosen to
-results/methods-RECIPE.json. Trials that are in the file already are not run again.
+The results are written to results/knobs-RECIPE.json, with --projectors to
+results/projectors-RECIPE.json, and with --chosen to results/methods-RECIPE.json. Trials that are in
+the file already are not run again.
 
 Every method has six trials with the same budget and seed: four learning rates with the recipe's
 value of its hyperparameter, then the two values next to that one with the best rate. On digits
-there is one rate, and all four values are tried. Trials are judged on held-out training images: a
+there is one rate, and all four values are tried. --projectors tries the same three projectors for
+every method, with the settings of its best trial. Trials are judged on held-out training images: a
 tenth of them, or a fifth where there are few. The val or test images of the dataset are not used.
 --chosen measures kNN on those, after the last epoch.
 
@@ -25,7 +28,7 @@ import math
 import random
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from machine import RESULTS, command, footer, stamp, warn_if_dirty
 
@@ -44,18 +47,21 @@ KNOBS: dict[str, tuple[str, tuple[float, ...]]] = {
     "PIRL": ("temperature", (0.03, 0.07, 0.2, 0.5)),
 }
 RATES = (5e-4, 1e-3, 2e-3, 5e-3)
+PROJECTORS = ((1024, 1024, 1024), (1024, 1024), (1024, 128))
 # 36,000 images, about 100 s of one core: what a run of benchmarks/evidence.py has, too.
 BUDGETS = {
     "cifar10-small": {"data.images": 36000, "epochs": 1, "optimizer.warmup_epochs": 0.05},
     "imagenette-small": {"epochs": 15, "data.validation": 0.2},
     "digits": {"epochs": 6},
 }
+Stage = Literal["values", "projectors", "chosen"]
+FILES: dict[Stage, str] = {"values": "knobs", "projectors": "projectors", "chosen": "methods"}
 CHOSEN = {"data.images": 6000, "log.probe_images": 6000}
 
 
 def run(
     recipe: str,
-    chosen: bool,
+    stage: Stage,
     where: dict[str, Any],
     out: Path,
     only: list[str],
@@ -64,9 +70,10 @@ def run(
     import torch
 
     import smi
+    from smi.config.resolve import resolve
 
-    budget = CHOSEN if chosen else BUDGETS[recipe]
-    common = ({} if chosen else {"data.validation": 0.1}) | budget
+    budget = CHOSEN if stage == "chosen" else BUDGETS[recipe]
+    common = ({} if stage == "chosen" else {"data.validation": 0.1}) | budget
     common |= {"log.probe_every": 100, "precision": "float32", "views.input_size": None}
     earlier = json.loads(out.read_text()) if out.is_file() else {}
     results = (
@@ -76,7 +83,7 @@ def run(
     )
     methods = [method for method in KNOBS if not only or method in only]
 
-    def try_once(method: str, label: str, settings: dict[str, float]) -> None:
+    def try_once(method: str, label: str, settings: dict[str, Any]) -> None:
         trials_of_method = results["trials"].setdefault(method, {})
         if label in trials_of_method:
             return
@@ -105,8 +112,19 @@ def run(
 
     for method in methods[part[0] :: part[1]]:
         knob, values = KNOBS[method]
-        if chosen:
+        if stage == "chosen":
             try_once(method, "", {})
+            continue
+        if stage == "projectors":
+            if method not in trials_of(recipe):
+                continue
+            settings = settings_of(method, best(trials_of(recipe)[method]))
+            overrides = {"optimizer.lr": settings.pop("lr")}
+            overrides |= {f"method.{name}": value for name, value in settings.items()}
+            own = tuple(resolve(recipe, {"method": method}).method["widths"])
+            for widths in dict.fromkeys((*PROJECTORS, own)):
+                label = " ".join(map(str, widths))
+                try_once(method, label, {**overrides, "method.widths": list(widths)})
             continue
         best_rate: dict[str, float] = {}
         end = ""
@@ -114,8 +132,8 @@ def run(
             for rate in RATES:
                 try_once(method, f"lr {rate:g}", {"optimizer.lr": rate})
             trials = results["trials"][method]
-            best = max(RATES, key=lambda rate: trials[f"lr {rate:g}"]["knn"])
-            best_rate, end = {"optimizer.lr": best}, f", lr {best:g}"
+            rate = max(RATES, key=lambda rate: trials[f"lr {rate:g}"]["knn"])
+            best_rate, end = {"optimizer.lr": rate}, f", lr {rate:g}"
             values = beside(values, recipe, method, knob)
         for value in values:
             try_once(method, f"{value:g}{end}", {f"method.{knob}": value} | best_rate)
@@ -135,16 +153,31 @@ def beside(values: tuple[float, ...], recipe: str, method: str, knob: str) -> tu
     return tuple(v for v in values[first : first + 3] if v != values[at])
 
 
-def best_settings(recipe: str) -> dict[str, dict[str, float]]:
-    """Return the settings of each method's best trial by kNN, by their names."""
-    results = json.loads((RESULTS / f"knobs-{recipe}.json").read_text())
-    settings: dict[str, dict[str, float]] = {}
-    for method, trials in results["trials"].items():
-        best = max(trials, key=lambda label: trials[label]["knn"])
-        value, _, rate = best.rpartition("lr ")
-        settings[method] = {"lr": float(rate)}
-        if value:
-            settings[method][KNOBS[method][0]] = float(value.removesuffix(", "))
+def best_settings(recipe: str) -> dict[str, dict[str, Any]]:
+    """Return the settings of each method's best trials by kNN, by their names."""
+    settings = {m: settings_of(m, best(trials)) for m, trials in trials_of(recipe).items()}
+    for method, trials in trials_of(recipe, "projectors").items():
+        settings[method]["widths"] = [int(width) for width in best(trials).split()]
+    return settings
+
+
+def trials_of(recipe: str, kind: str = "knobs") -> dict[str, dict[str, Any]]:
+    """Return the trials of each method that are kept, by their labels."""
+    file = RESULTS / f"{kind}-{recipe}.json"
+    return json.loads(file.read_text())["trials"] if file.is_file() else {}
+
+
+def best(trials: dict[str, Any]) -> str:
+    """Return the label of the best trial by kNN."""
+    return max(trials, key=lambda label: trials[label]["knn"])
+
+
+def settings_of(method: str, label: str) -> dict[str, Any]:
+    """Return the settings of a trial by their names."""
+    value, _, rate = label.rpartition("lr ")
+    settings = {"lr": float(rate)}
+    if value:
+        settings[KNOBS[method][0]] = float(value.removesuffix(", "))
     return settings
 
 
@@ -188,8 +221,9 @@ def untrained(recipe: str, common: dict[str, Any], where: dict[str, Any]) -> flo
     return look(encoder)["knn"]
 
 
-def table(results: dict) -> str:
-    chosen = all(list(trials) == [""] for trials in results["trials"].values())
+def table(results: dict, stage: Stage) -> str:
+    """Format the trials of each method as Markdown."""
+    chosen = stage == "chosen"
     lines = (
         ["| method | kNN on test images | loss, first and last line |", "|---|---:|---:|"]
         if chosen
@@ -201,13 +235,14 @@ def table(results: dict) -> str:
         "|---|---|---|---:|",
     ]
     for method, trials in results["trials"].items():
-        best = max(trials, key=lambda value: trials[value]["knn"])
-        first, last = trials[best]["loss"]
+        chosen_label = best(trials)
+        first, last = trials[chosen_label]["loss"]
         values = ", ".join(
-            f"{'**' * (v == best)}{v}: {trial['knn']:.3f}{'**' * (v == best)}"
+            f"{'**' * (v == chosen_label)}{v}: {trial['knn']:.3f}{'**' * (v == chosen_label)}"
             for v, trial in trials.items()
         )
-        cells = f"{trials[best]['knn']:.3f}" if chosen else f"`{KNOBS[method][0]}` | {values}"
+        name = "widths" if stage == "projectors" else KNOBS[method][0]
+        cells = f"{trials[chosen_label]['knn']:.3f}" if chosen else f"`{name}` | {values}"
         lines.append(f"| {method} | {cells} | {first:.4g} → {last:.4g} |")
     lines.append(f"| untrained encoder | {'' if chosen else '| '}{results['untrained']:.3f} | |")
     budget = ", ".join(f"`{name}` {value}" for name, value in results["budget"].items())
@@ -307,10 +342,15 @@ def main() -> None:
     parser.add_argument(
         "--chosen", action="store_true", help="run every method once, as in the recipe"
     )
+    parser.add_argument(
+        "--projectors", action="store_true", help="run three projectors with the best settings"
+    )
     parser.add_argument("--show", action="store_true")
     parser.add_argument("--criteria", action="store_true", help="print how criteria agree")
     arguments = parser.parse_args()
-    out = RESULTS / f"{'methods' if arguments.chosen else 'knobs'}-{arguments.recipe}.json"
+    stage: Stage = "projectors" if arguments.projectors else "values"
+    stage = "chosen" if arguments.chosen else stage
+    out = RESULTS / f"{FILES[stage]}-{arguments.recipe}.json"
     files = (
         [out.with_suffix(f".{i}.json") for i in range(arguments.part[1])]
         if arguments.part[1] > 1
@@ -321,7 +361,7 @@ def main() -> None:
         where = {"root": arguments.root, "data": arguments.data}
         run(
             arguments.recipe,
-            arguments.chosen,
+            stage,
             where,
             files[arguments.part[0]],
             arguments.methods,
@@ -333,7 +373,7 @@ def main() -> None:
         out.write_text(json.dumps(results, indent=2) + "\n")
         for file in files:
             file.unlink(missing_ok=True)
-    print(criteria_table(results) if arguments.criteria else table(results))
+    print(criteria_table(results) if arguments.criteria else table(results, stage))
 
 
 if __name__ == "__main__":
