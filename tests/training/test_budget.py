@@ -17,8 +17,9 @@ import smi
 from smi.comparison.compare import compare
 from smi.config.resolve import resolve
 from smi.errors import UserError
-from smi.training import budget, pretrain
+from smi.training import budget, pretrain, recipe_choice
 from smi.training.budget import Pace, fit, lateness, parse_time, seconds_to_time, steps_within
+from smi.training.recipe_choice import choose_for_run
 from smi.training.signals import Interrupted
 from support.digits import digits, same_run
 from support.homemade import Net
@@ -255,9 +256,9 @@ def photos(tmp_path):
 
 @pytest.mark.parametrize("steps", [0, 3999.9, 4000])
 def test_a_short_time_takes_the_small_recipe(steps, photos, monkeypatch, capsys):
-    monkeypatch.setattr(pretrain, "steps_within", lambda config, seconds, device: steps)
+    monkeypatch.setattr(recipe_choice, "steps_within", lambda config, seconds, device: steps)
     given = {"data": str(photos)}
-    chosen, settings = pretrain.choose_recipe_for(given, None, CUDA, timed=True, seconds=1800)
+    chosen, settings = recipe_choice.choose_recipe_for(given, None, CUDA, timed=True, seconds=1800)
     few = steps < 4000
     assert chosen == ("cifar10-small" if few else "cifar10")
     assert "epochs" not in settings
@@ -267,14 +268,14 @@ def test_a_short_time_takes_the_small_recipe(steps, photos, monkeypatch, capsys)
 
 
 def test_published_settings_keep_the_recipe_that_has_them(photos, monkeypatch):
-    monkeypatch.setattr(pretrain, "steps_within", pytest.fail)
+    monkeypatch.setattr(recipe_choice, "steps_within", pytest.fail)
     given = {"data": str(photos), "published": True}
-    assert pretrain.choose_recipe_for(given, None, CUDA, timed=True, seconds=9)[0] == "cifar10"
+    assert recipe_choice.choose_recipe_for(given, None, CUDA, timed=True, seconds=9)[0] == "cifar10"
 
 
 def test_on_a_cpu_and_without_a_time_the_device_decides(photos, monkeypatch):
-    monkeypatch.setattr(pretrain, "steps_within", pytest.fail)
-    choose, given = pretrain.choose_recipe_for, {"data": str(photos)}
+    monkeypatch.setattr(recipe_choice, "steps_within", pytest.fail)
+    choose, given = recipe_choice.choose_recipe_for, {"data": str(photos)}
     assert choose(given, None, CPU, timed=True, seconds=9)[0] == "cifar10-small"
     assert choose(given, None, CUDA)[0] == "cifar10"
 
@@ -284,19 +285,19 @@ def test_on_a_cpu_and_without_a_time_the_device_decides(photos, monkeypatch):
 def test_a_resumed_run_keeps_its_recipe(recipe, other, photos, tmp_path, monkeypatch):
     """The other device would choose the other recipe."""
     given = {"out": tmp_path / "a", "data": photos, "time": "3s", "overrides": NET | SMALL_BATCH}
-    original = pretrain.choose_recipe
+    original = recipe_choice.choose_recipe
 
     def choose(*words, large, **more):
         return original(*words, large=recipe == "cifar10", **more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(pretrain, "choose_recipe", choose)
-        patched.setattr(pretrain, "steps_within", lambda *_: 4000)
+        patched.setattr(recipe_choice, "choose_recipe", choose)
+        patched.setattr(recipe_choice, "steps_within", lambda *_: 4000)
         with pytest.raises(Interrupted), signal_in_step(17):
             smi.pretrain(**given)
-    monkeypatch.setattr(pretrain, "steps_within", pytest.fail)
-    again = partial(pretrain._choose, {"data": str(photos)}, None, other)
-    assert again(pretrain._Budget(3, 0), tmp_path / "a", False)[0] == recipe
+    monkeypatch.setattr(recipe_choice, "steps_within", pytest.fail)
+    again = partial(choose_for_run, {"data": str(photos)}, None, other)
+    assert again(3, tmp_path / "a", False)[0] == recipe
     with pytest.raises(UserError, match="was made with --time 3s"):
         again(None, tmp_path / "a", False)
     assert f"recipe {recipe}: SMI on" in pretrain.preview(**given).text()
@@ -307,7 +308,7 @@ def test_a_resumed_run_keeps_its_recipe(recipe, other, photos, tmp_path, monkeyp
 
 def test_a_run_that_a_cpu_began_keeps_its_epochs_on_a_gpu(photos, tmp_path):
     run = smi.pretrain(out=tmp_path / "a", data=photos, overrides=NET | SMALL_BATCH | {"epochs": 3})
-    chosen, settings = pretrain._choose({"data": str(photos)}, None, CUDA, None, run.folder, False)
+    chosen, settings = choose_for_run({"data": str(photos)}, None, CUDA, None, run.folder, False)
     assert (chosen, settings["epochs"]) == ("cifar10-small", 3)
 
 

@@ -24,7 +24,7 @@ from smi.nn.weights import digest_of
 from smi.runs import start as starts
 from smi.runs.checkpoint import save_encoder
 from smi.training import configure as configuring
-from smi.training import pretrain, step
+from smi.training import session, step
 from smi.training.configure import configure
 from support.digits import digits, same, same_run, tiny
 from support.homemade import Agreement, Net
@@ -83,13 +83,13 @@ def earlier(tmp_path_factory) -> Path:
 def begun(monkeypatch) -> list[dict[str, torch.Tensor]]:
     """Return a list that gets the state of each method before its first step."""
     states = []
-    original = pretrain.train
+    original = session.train
 
     def train(job, *words, **more):
         states.append({name: t.clone() for name, t in job.method.state_dict().items()})
         return original(job, *words, **more)
 
-    monkeypatch.setattr(pretrain, "train", train)
+    monkeypatch.setattr(session, "train", train)
     return states
 
 
@@ -530,14 +530,14 @@ def train_together(folder: Path) -> None:
     if not is_rank_0():
         configuring.find_start = fail
         starts.read_tensors = fail
-    original = pretrain.train
+    original = session.train
 
     def train(job, *words, **more):
         print("begins at", digest_of(job.method.encoder.network.state_dict()))
         original(job, *words, **more)
         print("ends at", digest_of(job.method.encoder.network.state_dict()))
 
-    pretrain.train = train
+    session.train = train
     overrides = FEW | {"method": "BarlowTwins"}  # which synchronises batch norms
     tiny(folder / "run", init=str(folder / "weights.safetensors"), **overrides)
 

@@ -8,7 +8,7 @@ import torch
 import smi
 from smi import device
 from smi.errors import UserError
-from smi.training import pretrain, step
+from smi.training import pretrain, session, step
 from smi.training.build import recorded_precision
 from smi.training.loop import Interrupted
 from support.digits import TINY, digits, same_run, tiny
@@ -69,7 +69,7 @@ def test_several_processes_do_not_try_again_unless_all_know(tmp_path, monkeypatc
     def fail(parameters):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(pretrain, "world_size", lambda: 2)
+    monkeypatch.setattr(session, "world_size", lambda: 2)
     monkeypatch.setattr(step, "gradient_norm", fail)
     with pytest.raises(UserError, match="the first step runs out of memory: use a smaller"):
         tiny(tmp_path / "a")

@@ -57,7 +57,7 @@ from smi.training.budget import check_length, check_time, parse_time
 from smi.training.build import recorded_precision
 from smi.training.images import Images
 from smi.training.loggers import check_loggers
-from smi.training.pretrain import choose_recipe_for
+from smi.training.recipe_choice import choose_recipe_for
 from smi.training.signals import stop_signals
 
 # On Linux the kernel stops a run when the comparison is killed, so that no run is left behind.

@@ -23,7 +23,7 @@ from smi.paper.numbers import SMI
 from smi.paper.reproducible import ITEMS, Need
 from smi.paper.scales import KINDS, SEEDS, SWEEP, TWO_PROCESSES, DatasetSetup, Scale
 from smi.terminal import counted
-from smi.training.pretrain import choose_recipe_for
+from smi.training.recipe_choice import choose_recipe_for
 
 RunCount = tuple[int, int]  # runs that are needed, and how many of them are finished
 

@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from smi.config.choose import LARGE_RECIPES, SMALL_RECIPES, choose_recipe
-from smi.config.schema import SHORT, Config, plain
+from smi.config.schema import Config
 from smi.data import Batches
 from smi.data.given import Given, as_source
 from smi.device import Precision, Runtime, choose_device, prepare_training, release_memory
@@ -33,13 +32,9 @@ from smi.distributed import (
 from smi.errors import TrainingError, UserError
 from smi.files import expand
 from smi.imports import refused
-from smi.runs.checkpoint import does_not_fit
-from smi.runs.checkpoint import load as load_checkpoint
-from smi.runs.run import Facts, Run, has_steps, is_run
+from smi.runs.run import Run, has_steps, is_run
 from smi.terminal import announce, quietly, say
-from smi.training.bar import Length
 from smi.training.budget import (
-    ENOUGH_STEPS,
     check_length,
     check_time,
     fit,
@@ -47,35 +42,20 @@ from smi.training.budget import (
     fitted_before,
     lateness,
     measure_pace,
-    require_same_time,
-    steps_within,
-    time_text,
 )
 from smi.training.build import build_job, open_images, recorded_precision
 from smi.training.configure import Configured, configure
 from smi.training.images import Images
 from smi.training.job import Job
-from smi.training.journal import Journal
-from smi.training.loggers import check_loggers, create_loggers
-from smi.training.loop import BatchDoesNotFitError, train
+from smi.training.loggers import check_loggers
+from smi.training.loop import BatchDoesNotFitError
 from smi.training.plan import plan_lines
-from smi.training.run_facts import changed_processes, collect_facts, encoder_header
-from smi.training.selection import Selection
-from smi.training.signals import Interrupted
+from smi.training.recipe_choice import choose_for_run
+from smi.training.run_facts import encoder_header
+from smi.training.session import FirstStepDoesNotFitError, train_into_folder
 from smi.training.step import is_out_of_memory
 
 LEAST_PART = 4  # images that pass through the network together; fewer are not tried
-
-
-class _OutOfMemoryError(Exception):
-    """Report that the first step of a new run did not fit into the memory of a device.
-
-    claimed: the folder was made before, and an earlier one renamed.
-    """
-
-    def __init__(self, *, claimed: bool):
-        super().__init__("the first step runs out of memory")
-        self.claimed = claimed
 
 
 def pretrain(
@@ -115,7 +95,8 @@ def pretrain(
     with quietly(quiet), processes(device):
         if not fresh:
             _require_run_on_rank_0(expand(out))
-        choose = partial(_choose, requested, runtime.root, device, budget)
+        seconds = None if budget is None else budget.seconds
+        choose = partial(choose_for_run, requested, runtime.root, device, seconds)
         name, configured = _configure(recipe, requested, expand(out), device, fresh, choose)
         config = configured.config
 
@@ -138,12 +119,14 @@ def pretrain(
                 job = replace(
                     build(tried, images, batches, precision),
                     requested_batch_size=config.batch_size,
-                    requested_seconds=None if budget is None else budget.seconds,
+                    requested_seconds=seconds,
                 )
                 if configured.weights is not None and rank() == 0:
                     run.write_start(configured.weights, encoder_header(job, 0))
                 is_new = on_rank_0(lambda: not run.checkpoint.is_file())
-                _train(job, run, images, runtime, loggers, recipe=name, notes=configured.notes)
+                train_into_folder(
+                    job, run, images, runtime, loggers, recipe=name, notes=configured.notes
+                )
                 if budget is not None and is_new and rank() == 0:
                     _report_lateness(budget)
                 return run
@@ -189,7 +172,8 @@ def preview(
     prepare_training(device)
     folder = expand(out or os.devnull)  # nothing is in there
     with processes(device):
-        choose = partial(_choose, requested, runtime.root, device, budget)
+        seconds = None if budget is None else budget.seconds
+        choose = partial(choose_for_run, requested, runtime.root, device, seconds)
         name, configured = _configure(recipe, requested, folder, device, fresh, choose)
 
         def recorded() -> Precision | None:
@@ -210,7 +194,7 @@ def preview(
         if budget is not None:
             try:
                 config = _fit(config, budget, build, runtime, earlier=None if fresh else folder)
-            except _OutOfMemoryError as error:
+            except FirstStepDoesNotFitError as error:
                 raise UserError(f"{error} with a batch of {config.batch_size}") from error
         with open_images(config, runtime) as (images, batches):
             job = build(config, images, batches)
@@ -253,83 +237,6 @@ def _configure(
     return str(recipe), configured
 
 
-def _choose(
-    requested: Mapping[str, Any],
-    root: str | Path | None,
-    device: torch.device,
-    budget: "_Budget | None",
-    folder: Path,
-    fresh: bool,
-) -> tuple[str, dict[str, Any]]:
-    """Choose a recipe for a new run; a run that is resumed keeps its own."""
-    seconds = None if budget is None else budget.seconds
-    timed = seconds is not None
-    if fresh or not has_steps(folder):
-        return choose_recipe_for(requested, root, device, adapt=None, timed=timed, seconds=seconds)
-    run = Run(folder)
-    require_same_time(run, seconds)
-    large = None  # earlier versions did not record the recipe
-    if run.facts.recipe in LARGE_RECIPES + SMALL_RECIPES:
-        large = run.facts.recipe in LARGE_RECIPES
-    adapt = run.init_source is not None
-    recipe, settings = choose_recipe_for(
-        requested, root, device, adapt=adapt, timed=timed, large=large
-    )
-    # Another version or device may choose other epochs, and other weights to start from.
-    if not timed:
-        settings["epochs"] = run.config["epochs"]
-    if "encoder" in settings:
-        settings["encoder"] = run.config["encoder"]["name"]
-    return recipe, settings
-
-
-def choose_recipe_for(
-    overrides: Mapping[str, Any],
-    root: str | Path | None,
-    device: torch.device,
-    *,
-    adapt: bool | None = False,
-    timed: bool = False,
-    large: bool | None = None,
-    seconds: float | None = None,
-) -> tuple[str, dict[str, Any]]:
-    """Choose a recipe for the images, and settings to change in it, and print the choice.
-
-    adapt, timed, large: as `choose_recipe` has them. Requested weights decide `adapt`.
-    seconds: if these are few for the large encoder of the choice, a smaller one is chosen. A
-    comparison does not give them: its methods and processes differ in speed.
-    """
-    source = overrides.get("data") or overrides.get("data.source")
-    if source is None:
-        raise UserError(
-            "name a recipe (`smi pretrain cifar10-small`) or a folder of images (`--data DIR`)"
-        )
-    names = {SHORT.get(name, name) for name, value in overrides.items() if value is not None}
-    if "init.source" in names:
-        adapt = True
-    elif "encoder.name" in names:  # nobody asked for weights of that network
-        adapt = False
-    choose = partial(choose_recipe, str(source), root, device, adapt=adapt, timed=timed)
-    choice = choose(large=large)
-    published = overrides.get("published")  # which small recipes are not
-    if seconds is not None and choice.recipe in LARGE_RECIPES and not published:
-        settings = {**choice.settings, **overrides}
-        config = configure(choice.recipe, settings, folder=Path(os.devnull), device=device).config
-        steps = int(steps_within(config, seconds, device))
-        release_memory(device)
-        fits = f"{time_text(seconds)}: about {steps:,} steps of recipe {choice.recipe} fit"
-        if steps >= ENOUGH_STEPS:
-            say(fits)
-        else:
-            say(f"{fits}, and it needs {ENOUGH_STEPS:,}: a smaller one is taken")
-            choice = choose(large=False)
-    say(f"chose {choice.sentence}")
-    settings = dict(choice.settings)
-    if "init.source" in names:
-        settings.pop("encoder", None)  # the weights may name their network
-    return choice.recipe, settings
-
-
 # ---------------------------------------------------------------------------------- the batch size
 
 
@@ -350,7 +257,7 @@ def _with_a_batch_that_fits(
     while True:
         try:
             return attempt(folder, batch_size, fresh)
-        except _OutOfMemoryError as error:
+        except FirstStepDoesNotFitError as error:
             fresh = fresh and not error.claimed
         batch_size = _halve(config, batch_size)
         gc.collect()  # the networks of the attempt
@@ -440,7 +347,7 @@ def _fit(
     except (ValueError, TypeError, RuntimeError) as error:
         alone = world_size() == 1 and is_out_of_memory(error)
         if alone or isinstance(error, BatchDoesNotFitError):
-            raise _OutOfMemoryError(claimed=False) from error
+            raise FirstStepDoesNotFitError(claimed=False) from error
         raise refused(error, f"{config.method['name']} with these settings") from error
     del job
     gc.collect()  # the networks whose steps were timed
@@ -487,139 +394,3 @@ def _open(
         claim = Run.claim(folder, config, num_images=len(images.pretrain), fresh=fresh)
         run = on_rank_0(lambda: stack.enter_context(claim))
         yield run, images, batches
-
-
-# ----------------------------------------------------------------------------------- the training
-
-
-def _train(
-    job: Job,
-    run: Run,
-    images: Images,
-    runtime: Runtime,
-    loggers: Sequence[str],
-    *,
-    recipe: str,
-    notes: Sequence[str],
-) -> None:
-    """Resume from the last checkpoint if there is one, train, and write the encoder."""
-    start, earlier = _restore(job, run)
-    if rank() == 0:
-        run.cut_metrics(earlier["position"])
-        say("\n".join(plan_lines(job, images, recipe, start=start, notes=notes)))
-    before = on_rank_0(lambda: run.facts)
-    if start and rank() == 0 and (sentence := changed_processes(job, before)):
-        announce(sentence)
-    facts = collect_facts(job, earlier=before, recipe=recipe, root=runtime.root, start=start)
-    journal = _journal(job, run, loggers, start, earlier["pending"])
-    with _disk_errors(run):
-        try:
-            _train_or_explain(job, journal, run, facts, start)
-        finally:
-            journal.close()
-            if rank() == 0:
-                run.write_bad_files(images.pretrain.bad)
-        bad = [item for of_rank in from_all_ranks(images.pretrain.bad) for item in of_rank]
-        on_rank_0(lambda: run.write_bad_files(bad))
-        on_rank_0(lambda: _finish(job, run))
-
-
-@contextlib.contextmanager
-def _disk_errors(run: Run) -> Iterator[None]:
-    """Explain a full disk, or a folder that was removed, in one sentence."""
-    try:
-        yield
-    except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        kept = "its last checkpoint is kept" if run.checkpoint.is_file() else "it has no checkpoint"
-        raise UserError(
-            f"writing to {run.folder} failed: {error.strerror or error}{where}; {kept}. Mend it, "
-            "then rerun the same command."
-        ) from error
-
-
-def _finish(job: Job, run: Run) -> None:
-    """Write the encoder file of the run, and say which encoder it is."""
-    selection = Selection(job, run)
-    run.finish(*selection.result(job.method.get_submodule(job.method.exported_encoder)))
-    if sentence := selection.sentence():
-        say(sentence)
-
-
-def _restore(job: Job, run: Run) -> tuple[int, dict[str, Any]]:
-    """Load the last checkpoint; return the steps done and the state of the journal.
-
-    Rank 0 reads it for all ranks: other machines may not have the folder.
-    """
-    state = on_rank_0(lambda: load_checkpoint(run.checkpoint) if run.checkpoint.is_file() else None)
-    if state is None:
-        return 0, {"pending": {}, "position": 0}
-    try:
-        job.method.load_state_dict(state["method"])
-        job.optimizer.load_state_dict(state["optimizer"])
-        if state.get("scaler"):  # empty unless the precision is float16
-            job.scaler.load_state_dict(state["scaler"])
-        earlier = {name: state["journal"][name] for name in ("pending", "position")}
-        _require_fitting_state(job.optimizer, earlier)
-    except Exception as error:  # wrong parts are refused in any way
-        raise does_not_fit(run.checkpoint, error) from error
-    return state["step"], earlier
-
-
-def _require_fitting_state(optimizer: torch.optim.Optimizer, journal: Mapping[str, Any]) -> None:
-    """Raise a ValueError for a state that would fail in a later step."""
-    for parameter, state in optimizer.state.items():
-        for name, value in state.items():
-            if torch.is_tensor(value) and value.ndim and value.shape != parameter.shape:
-                raise ValueError(f"{name} of the optimizer has the shape {list(value.shape)}")
-    if not isinstance(journal["position"], int) or not all(
-        torch.is_tensor(values) and values.ndim == 1 for values in journal["pending"].values()
-    ):
-        raise ValueError("the state of the metrics is damaged")
-
-
-def _journal(
-    job: Job, run: Run, loggers: Sequence[str], start: int, pending: Mapping[str, torch.Tensor]
-) -> Journal:
-    config = job.config
-    names = loggers if rank() == 0 else ()
-    return Journal(
-        run,
-        Length(job.steps, job.batches.steps_per_epoch, config.batch_size),
-        log_every=config.log.every,
-        device=job.device,
-        loggers=create_loggers(names, run.folder, plain(config), start=start),
-        start=start,
-        pending=pending,
-    )
-
-
-def _train_or_explain(job: Job, journal: Journal, run: Run, facts: Facts, start: int) -> None:
-    """Train, and explain an interruption or an error in one sentence."""
-    try:
-        train(job, journal, run, facts, start=start)
-    except Interrupted as stop:
-        _say(
-            f"stopped after step {stop.step:,} of {job.steps:,}; "
-            "rerun the same command to resume from there"
-        )
-        raise
-    except TrainingError as error:
-        if rank() == 0:
-            run.set_status(f"stopped: {error}")
-        raise
-    except (ValueError, TypeError, RuntimeError) as error:
-        if journal.done > start:
-            raise
-        # Several processes try again only if all of them know; otherwise torchrun ends them.
-        alone = world_size() == 1 and is_out_of_memory(error)
-        if start == 0 and (alone or isinstance(error, BatchDoesNotFitError)):
-            raise _OutOfMemoryError(claimed=True) from error
-        if is_out_of_memory(error):
-            raise UserError(
-                "the first step runs out of memory: use a smaller --batch-size, --accumulate 2 or "
-                "--checkpoint-activations"
-            ) from error
-        # If the first step fails, the settings are wrong; a later failure is a bug.
-        name = job.config.method["name"]
-        raise refused(error, f"{name} with these settings") from error
