@@ -38,7 +38,9 @@ class Forked:
         for path in self._outputs:
             path.touch()
         words = [script, *map(str, arguments)]
-        self._process = SERVER.Process(target=_run, args=(words, dict(env), cwd, self._outputs, leads))
+        self._process = SERVER.Process(
+            target=_run, args=(words, dict(env), cwd, self._outputs, leads)
+        )
         self._process.start()
 
     @property
