@@ -37,7 +37,7 @@ class Forked:
         self._outputs = [Path(self._folder.name, name) for name in ("stdout", "stderr")]
         for path in self._outputs:
             path.touch()
-        words = [script, *map(str, arguments)]
+        words = [str(word) for word in (script, *arguments)]
         self._process = SERVER.Process(
             target=_run, args=(words, dict(env), cwd, self._outputs, leads)
         )
@@ -89,6 +89,7 @@ def _run(
     torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
     if environment.get("PYTHONWARNINGS") == "error":  # Python has read it before
         warnings.simplefilter("error")
+    multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
     sys.argv = words
     sys.path.insert(0, str(Path(words[0]).parent))  # as Python does
     runpy.run_path(words[0], run_name="__main__")
