@@ -4,7 +4,6 @@ import importlib.util
 import re
 import shlex
 import subprocess
-import sys
 import warnings
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import torch
 
 from smi.cli import parser
+from support.digits import run_script
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -25,13 +25,7 @@ PAGES = [
 
 
 def test_quoted_output_is_what_the_commands_print():
-    result = subprocess.run(
-        [sys.executable, "docs/generate.py", "--check"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = run_script(ROOT / "docs" / "generate.py", "--check", cwd=ROOT)
     assert result.returncode == 0, f"{result.stdout}{result.stderr} Run `make docs`."
 
 
