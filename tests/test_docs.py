@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import smi
 from smi.cli import parser
 from support.digits import run_script
 
@@ -70,6 +71,12 @@ def test_python_on_the_pages_compiles(page):
 
 def test_python_in_the_readme_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    pretrain = smi.pretrain
+
+    def on_few_images(*words, overrides, **options):
+        return pretrain(*words, overrides=overrides | {"data.images": 256}, **options)
+
+    monkeypatch.setattr(smi, "pretrain", on_few_images)
     snippets = python_snippets(ROOT / "README.md")
     assert snippets
     names = {f"z{i}": torch.randn(8, 16, requires_grad=True) for i in range(3)}
