@@ -175,7 +175,7 @@ class Elsewhere:
 
     def smi(self, *words: object) -> str:
         """Run a command of smi; return what it printed."""
-        return self.python("from smi.cli import main; main()", *words)
+        return self.python(COMMAND, *words)
 
     def python(self, code: str, *words: object) -> str:
         """Run Python code in which smi behaves as on Windows where it asks for the system."""
@@ -197,6 +197,10 @@ class Elsewhere:
         return ran.stdout
 
 
+COMMAND = """
+from smi.cli import main
+main()
+"""
 IMPORTS = """
 import importlib, pkgutil, smi
 for module in pkgutil.walk_packages(smi.__path__, "smi."):
