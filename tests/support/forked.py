@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -23,6 +23,7 @@ class Forked:
 
     It is forked from one that has imported torch and timm, which saves seconds of each process.
     leads: let it lead a group of processes, as a command in a terminal does.
+    enter: called in the process before all else.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Forked:
         env: Mapping[str, str],
         cwd: Path | None = None,
         leads: bool = False,
+        enter: Callable[[], None] | None = None,
     ):
         self._folder = tempfile.TemporaryDirectory()
         self._outputs = [Path(self._folder.name, name) for name in ("stdout", "stderr")]
@@ -39,7 +41,7 @@ class Forked:
             path.touch()
         words = [str(word) for word in (script, *arguments)]
         self._process = SERVER.Process(
-            target=_run, args=(words, dict(env), cwd, self._outputs, leads)
+            target=_run, args=(words, dict(env), cwd, self._outputs, leads, enter)
         )
         self._process.start()
 
@@ -76,10 +78,13 @@ def _run(
     cwd: Path | None,
     outputs: list[Path],
     leads: bool,
+    enter: Callable[[], None] | None,
 ) -> None:
     """Become the process: take its environment, its arguments and its streams."""
     if leads:
         os.setsid()
+    if enter is not None:
+        enter()
     os.environ.clear()
     os.environ.update(environment)
     for number, path in enumerate(outputs, 1):
