@@ -49,7 +49,7 @@ POLICIES = {  # policy: side of the views, side of the stored images, batch size
 }
 OURS, DATALOADER = "smi", "DataLoader"
 NUM_IMAGES, ROUNDS, STEPS, WARMUP, THREADS = 512, 5, 16, 6, (1, 2)
-QUICK = {"NUM_IMAGES": 64, "ROUNDS": 1, "STEPS": 1, "WARMUP": 1, "THREADS": (1,)}
+QUICK = {"NUM_IMAGES": 16, "ROUNDS": 1, "STEPS": 1, "WARMUP": 1, "THREADS": (1,)}
 
 
 def run(arguments: argparse.Namespace) -> dict:

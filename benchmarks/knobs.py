@@ -263,13 +263,11 @@ CRITERIA = {
 
 def kendall(a: list[float], b: list[float]) -> float:
     """Return Kendall's τ-b of two lists."""
-    pairs = [
-        ((a[i] > a[j]) - (a[i] < a[j]), (b[i] > b[j]) - (b[i] < b[j]))
-        for i in range(len(a))
-        for j in range(i)
-    ]
-    total = sum(x * y for x, y in pairs)
-    untied = sum(x != 0 for x, _ in pairs) * sum(y != 0 for _, y in pairs)
+    import numpy as np
+
+    # each pair twice: 1 if the first value is larger, -1 if the second is
+    x, y = (np.greater.outer(v, v) - np.less.outer(v, v).astype(int) for v in (a, b))
+    total, untied = int((x * y).sum()), int((x != 0).sum()) * int((y != 0).sum())
     return total / untied**0.5 if untied else 0.0
 
 

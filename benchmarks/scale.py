@@ -2,6 +2,7 @@
 
     python benchmarks/scale.py            ImageNet's shape as files, 10 million names, 10^9 images
     python benchmarks/scale.py --files 20000 --names 100000 --shards 1000      a short version
+    python benchmarks/scale.py --quick    a shorter one, in one process: only to see that it runs
 
 The files are links to a few small JPEGs, in a thousand folders of a temporary folder (`--folder`
 chooses where). Every line is measured in a process of its own. Its megabytes are the memory that
@@ -26,6 +27,7 @@ NUM_CLASSES = 1000
 NUM_SOURCES = 40  # files that links lead to: a file can have 65,000 of them
 BATCH_SIZE = 256
 LATE_STEP = 300_000
+QUICK = {"files": 5000, "names": 1000, "shards": 100}
 
 
 def make_tree(folder: Path, num_files: int) -> None:
@@ -164,12 +166,20 @@ TASKS = {
 
 
 def run(arguments: argparse.Namespace) -> dict:
+    if arguments.quick:
+        vars(arguments).update(QUICK)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as scratch:
         folder = Path(scratch)
+        if arguments.quick:
+            os.environ["SMI_CACHE"] = str(folder / "cache")
         make_tree(folder, arguments.files)
         lines = []
 
         def add(name: str, task: str, **settings: object) -> None:
+            if arguments.quick:
+                given = vars(arguments) | settings | {"folder": folder}
+                lines.append({"name": name, **TASKS[task](argparse.Namespace(**given))})
+                return
             options = [f"--{key}={value}" for key, value in settings.items()]
             ran = subprocess.run(
                 [sys.executable, __file__, f"--task={task}", f"--folder={folder}", *options],
@@ -207,6 +217,7 @@ if __name__ == "__main__":
     parser.add_argument("--names", type=int, default=10_000_000)
     parser.add_argument("--shards", type=int, default=100_000)
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--step", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--dim", type=int, default=2048, help=argparse.SUPPRESS)
     parser.add_argument("--task", choices=TASKS, help=argparse.SUPPRESS)

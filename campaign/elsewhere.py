@@ -11,6 +11,7 @@ on the system itself.
 
 import argparse
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -152,11 +153,16 @@ def _refuse_open_folders() -> None:
 
 
 class Elsewhere:
-    """Start processes as on a system."""
+    """Start processes as on a system.
 
-    def __init__(self, system: str, scratch: Path):
+    resident: run everything in one process, which imports torch once, until it is closed.
+    """
+
+    def __init__(self, system: str, scratch: Path, *, resident: bool = False):
         self.system = system
         self.scratch = scratch
+        self._resident = resident
+        self._process: subprocess.Popen[str] | None = None
         site = scratch / "site"
         site.mkdir(parents=True, exist_ok=True)
         (site / "sitecustomize.py").write_text(
@@ -180,7 +186,39 @@ class Elsewhere:
     def python(self, code: str, *words: object) -> str:
         """Run Python code in which smi behaves as on Windows where it asks for the system."""
         flag = "" if self.system in ("", "macOS") else "import smi.files; smi.files.WINDOWS = True"
-        return self._run("-c", f"{flag}\n{code}", *map(str, words))
+        run = self._ask if self._resident else self._run
+        return run("-c", f"{flag}\n{code}", *map(str, words))
+
+    def close(self) -> None:
+        """End the resident process."""
+        if self._process is not None:
+            self._process.communicate()
+            self._process = None
+
+    def _ask(self, *words: str) -> str:
+        """Run code in the resident process."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", SERVE],
+                env=self.environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(words) + "\n")
+        process.stdin.flush()
+        said = []
+        for line in process.stdout:
+            if line.startswith(ANSWER):
+                if error := json.loads(line.removeprefix(ANSWER)):
+                    raise RuntimeError(error)
+                return "".join(said)
+            said.append(line)
+        raise RuntimeError(f"exit code {process.wait()}: {''.join(said[-12:])}")
 
     def _run(self, *words: str) -> str:
         ran = subprocess.run(
@@ -197,6 +235,22 @@ class Elsewhere:
         return ran.stdout
 
 
+ANSWER = "answer of a resident process: "
+SERVE = f"""
+import json, sys, traceback
+for line in sys.stdin:
+    _, code, *words = json.loads(line)
+    sys.argv = ["-c", *words]
+    error = ""
+    try:
+        exec(code, {{"__name__": "__main__"}})
+    except SystemExit as end:
+        error = f"exit code {{end.code}}" if end.code else ""
+    except BaseException:
+        error = traceback.format_exc()
+    print(flush=True)
+    print({ANSWER!r} + json.dumps(error), flush=True)
+"""
 IMPORTS = """
 import importlib, pkgutil, smi
 for module in pkgutil.walk_packages(smi.__path__, "smi."):

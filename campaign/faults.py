@@ -413,6 +413,8 @@ def main() -> None:
     from record import Record
 
     prepare_process()
+    import timm  # noqa: F401  most cases train, each in a fork of this process
+
     record = Record("faults", seed=arguments.seed)
     shim = Shim()
     by_name = {case.name: case for case in campaign.all_cases()}

@@ -492,12 +492,13 @@ class Hostile:
             config[section]["name"] = "evil_module.Net"
             path.write_text(yaml.safe_dump(config))
             run, out = self.trial / "run", self.trial / "out"
+            to = "safetensors" if self.quick else "onnx"
             actions: list[Action] = [
                 *self.readers("config"),
                 ("embed", lambda r=run, o=out: smi.embed(r, data="digits", out=f"{o}.npz")),
                 ("evaluate", lambda r=run: smi.evaluate([r], images=100, quiet=True)),
                 ("report", lambda r=run, o=out: smi.report([r], f"{o}.html", quiet=True)),
-                ("export", lambda r=run: smi.export(r, to="onnx", quiet=True)),
+                ("export", lambda r=run, to=to: smi.export(r, to=to, quiet=True)),
                 ("neighbours", lambda r=run: smi.neighbours(r, data="digits", queries=["x.png"])),
                 ("recipe", lambda p=path: preview(p, out=self.trial / "again")),
                 ("init", lambda r=run: preview("digits", out="x", overrides={"init": str(r)})),

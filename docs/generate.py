@@ -6,14 +6,19 @@ as it is, everything else as code.
 """
 
 import functools
+import multiprocessing
+import os
 import re
+import runpy
 import shlex
-import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import draw_method
+import torch  # noqa: F401  for the commands, which are forked: each would take seconds for it
 
+FORK = multiprocessing.get_context("fork")
 ROOT = Path(__file__).parent.parent
 QUOTE = re.compile(r"(<!-- output of: (?P<command>.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -44,12 +49,30 @@ def renewed_files() -> list[tuple[Path, str]]:
 @functools.cache
 def quoted(command: str) -> str:
     """Run a command and return its output as Markdown."""
-    program, *arguments = shlex.split(command)
-    start = {"smi": [sys.executable, "-m", "smi"], "python": [sys.executable]}[program]
-    output = subprocess.run(
-        [*start, *arguments], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.rstrip()
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
+        process = FORK.Process(target=become, args=(shlex.split(command), file.fileno()))
+        process.start()
+        process.join()
+        if process.exitcode:
+            sys.exit(f"{command} ended with {process.exitcode}")
+        file.seek(0)
+        output = file.read().rstrip()
     return f"{output}\n" if "|---" in output else f"```\n{output}\n```\n"
+
+
+def become(words: list[str], output: int) -> None:
+    """Run a command in this process, which has imported torch already, and write to a file."""
+    os.dup2(output, 1)
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115  until the end
+    os.chdir(ROOT)
+    program, *rest = words
+    if program == "smi":
+        sys.argv = words
+        runpy.run_module("smi", run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = rest
+        sys.path[0] = str((ROOT / rest[0]).parent)
+        runpy.run_path(rest[0], run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import smi
 from smi.comparison.comparison import Comparison, Estimate, Row, TrainedRun
 from smi.errors import UserError
 from support.comparisons import make_result
-from support.digits import environment
+from support.digits import run_script
 from support.two_machines import why_not
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -22,14 +22,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 def run_benchmark(name: str, *options: str) -> "subprocess.CompletedProcess[str]":
     """Run a benchmark in a process, and return what it printed."""
-    result = subprocess.run(
-        [sys.executable, str(BENCHMARKS / name), *options],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    result = run_script(BENCHMARKS / name, *options)
     assert result.returncode == 0, result.stderr
     return result
 
@@ -49,9 +42,10 @@ def test_feeding(tmp_path):
 
 
 def test_scale(tmp_path):
-    sizes = ["--files=5000", "--names=1000", "--shards=100", f"--folder={tmp_path}"]
-    run_benchmark("scale.py", *sizes, "--out", str(tmp_path / "a.json"))
-    lines = json.loads((tmp_path / "a.json").read_text())["lines"]
+    out = tmp_path / "a.json"
+    run_benchmark("scale.py", "--quick", "--folder", str(tmp_path), "--out", str(out))
+    lines = json.loads(out.read_text())["lines"]
+    assert len(lines) == 8
     assert [line["count"] for line in lines[:5]] == [5000, 5000, 256, 256, 5000]
     assert lines[4]["megabytes"] < 5000 * 2048 * 4 / 1e6  # features are on the disk
 

@@ -2,10 +2,21 @@
 
 import re
 
+import smi.demo
 from smi.demo import demo
+from smi.evaluation import protocols
+from support.quick import make_clouds_quick
 
 
-def test_the_demo_trains_compares_and_says_what_next(tmp_path, capsys):
+def test_the_demo_trains_compares_and_says_what_next(tmp_path, capsys, monkeypatch):
+    pretrain = smi.demo.pretrain
+
+    def on_few_images(*words, overrides, **options):
+        return pretrain(*words, overrides=overrides | {"data.images": 256}, **options)
+
+    monkeypatch.setattr(smi.demo, "pretrain", on_few_images)
+    monkeypatch.setattr(protocols, "NUM_DRAWS", 5)
+    make_clouds_quick(monkeypatch)
     demo(tmp_path / "demo", epochs=1)
     said = capsys.readouterr().out
     rows = {

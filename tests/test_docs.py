@@ -4,7 +4,6 @@ import importlib.util
 import re
 import shlex
 import subprocess
-import sys
 import warnings
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -12,7 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+import smi
 from smi.cli import parser
+from support.digits import run_script
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -25,13 +26,7 @@ PAGES = [
 
 
 def test_quoted_output_is_what_the_commands_print():
-    result = subprocess.run(
-        [sys.executable, "docs/generate.py", "--check"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = run_script(ROOT / "docs" / "generate.py", "--check", cwd=ROOT)
     assert result.returncode == 0, f"{result.stdout}{result.stderr} Run `make docs`."
 
 
@@ -76,6 +71,12 @@ def test_python_on_the_pages_compiles(page):
 
 def test_python_in_the_readme_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    pretrain = smi.pretrain
+
+    def on_few_images(*words, overrides, **options):
+        return pretrain(*words, overrides=overrides | {"data.images": 256}, **options)
+
+    monkeypatch.setattr(smi, "pretrain", on_few_images)
     snippets = python_snippets(ROOT / "README.md")
     assert snippets
     names = {f"z{i}": torch.randn(8, 16, requires_grad=True) for i in range(3)}

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from support.digits import run_script
+
 CAMPAIGN = Path(__file__).parents[2] / "campaign"
 
 
@@ -19,12 +21,17 @@ def elsewhere():
 @pytest.fixture(scope="module")
 def place(elsewhere, tmp_path_factory):
     """The system that lacks the most: fork, locks of Unix, most signals, flushing of folders."""
-    return elsewhere.Elsewhere("Windows", tmp_path_factory.mktemp("windows"))
+    place = elsewhere.Elsewhere("Windows", tmp_path_factory.mktemp("windows"), resident=True)
+    yield place
+    place.close()
 
 
 def test_the_short_path_works_without_them(place, elsewhere, tmp_path):
-    reference = elsewhere.make_reference(tmp_path)
-    trials = elsewhere.trials(place, reference)
+    script = tmp_path / "pretrain.py"
+    script.write_text(elsewhere.PRETRAIN)
+    made = run_script(script, tmp_path / "run", SMI_CACHE=str(tmp_path), CXX="no-compiler")
+    assert made.returncode == 0, made.stderr
+    trials = elsewhere.trials(place, elsewhere.digest(tmp_path / "run"))
     for name in ("pretrain", "evaluate", "embed a folder", "images from a cache and from files"):
         trials[name]()
 

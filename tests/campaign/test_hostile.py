@@ -2,13 +2,11 @@
 
 import importlib
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from support.digits import environment
+from support.digits import run_script
 
 CAMPAIGN = Path(__file__).parents[2] / "campaign"
 PARTS = ("hostile_pickles", "import_paths", "hostile_yaml")
@@ -22,23 +20,7 @@ def trial(monkeypatch):
 
 def test_a_few_of_each_kind(tmp_path):
     words = [word for part in PARTS for word in ("--part", part)]
-    ran = subprocess.run(
-        [
-            sys.executable,
-            "-W",
-            "ignore",
-            str(CAMPAIGN / "hostile.py"),
-            "--quick",
-            "--no-write",
-            *words,
-        ],
-        env=environment(),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    ran = run_script(CAMPAIGN / "hostile.py", "--quick", "--no-write", *words, cwd=tmp_path)
     assert ran.returncode == 0, f"{ran.stdout}{ran.stderr}"
     assert " 0 lost" in ran.stdout
 

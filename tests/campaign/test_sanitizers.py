@@ -2,13 +2,11 @@
 
 import importlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from support.digits import environment
+from support.digits import run_script
 
 CAMPAIGN = Path(__file__).parents[2] / "campaign"
 
@@ -24,14 +22,7 @@ def sanitizers(monkeypatch):
 
 @pytest.mark.usefixtures("sanitizers")
 def test_hostile_batches_are_refused_or_survived(tmp_path):
-    ran = subprocess.run(
-        [sys.executable, str(CAMPAIGN / "sanitizers.py"), "--count=140", f"--out={tmp_path}"],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    ran = run_script(CAMPAIGN / "sanitizers.py", "--count=140", f"--out={tmp_path}")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     cases = json.loads((tmp_path / "campaign-sanitizers.json").read_text())["cases"]
     assert [row["tried"] for row in cases.values()] == [20] * 7

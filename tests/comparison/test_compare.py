@@ -34,10 +34,12 @@ from smi.device import Runtime, describe_device
 from smi.errors import UserError
 from smi.runs.checkpoint import save
 from smi.terminal import aside, quietly
+from support.digits import SMI, TESTS, environment
+from support.forked import Forked
 from support.homemade import Net
 from support.quick import make_quick
+from support.two_processes import finish
 
-TESTS = Path(__file__).parents[1]
 OVERRIDES = {
     "encoder": "support.homemade.Net",
     "epochs": 1,
@@ -115,32 +117,23 @@ def interrupted(tmp_path_factory):
     after each.
     """
     out = tmp_path_factory.mktemp("comparison") / "c"
-    command = [sys.executable, "-m", "smi", "compare", "digits", "--methods", "SMI", "BarlowTwins"]
-    command += ["--seeds", "2", "--out", str(out), *ARGUMENTS]
-    path = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
-    process = subprocess.Popen(
-        command,
-        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        cwd=TESTS,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    words = ["compare", "digits", "--methods", "SMI", "BarlowTwins", "--seeds", "2"]
+    words += ["--out", str(out), *ARGUMENTS]
+    process = Forked(*SMI, *words, env=environment(), cwd=TESTS, leads=True)
     try:
         while process.poll() is None and count_metrics(out / "runs" / "SMI" / "seed-0") < 3:
             time.sleep(0.01)
         os.killpg(process.pid, signal.SIGINT)
-        output, errors = process.communicate(timeout=600)
+        (stopped,) = finish([process])
     finally:
-        if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     first = files(out)
     resumed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(resumed):
         make_quick(patch)
         print(compare(["SMI", "BarlowTwins"], seeds=2, out=out, **LONG).text())
-    outputs = [(process.returncode, output, errors), (0, resumed.getvalue(), "")]
+    outputs = [stopped, (0, resumed.getvalue(), "")]
     return out, outputs, [first, files(out)]
 
 

@@ -1,14 +1,20 @@
 """Runs and a comparison to report on, trained once for all tests of this folder."""
 
+import os
 import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import yaml
+from filelock import FileLock
 
 import smi
 from smi.comparison.comparison import Comparison, Row, TrainedRun
+from smi.evaluation import protocols
 from smi.evaluation.evaluate import evaluate
 from smi.reporting.report import report
+from support.quick import make_clouds_quick
 
 SETTINGS = {
     "encoder": "resnet-small",
@@ -22,10 +28,36 @@ SETTINGS = {
 }
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _quick_clouds():
+    with pytest.MonkeyPatch.context() as patch:
+        make_clouds_quick(patch)
+        yield
+
+
 @pytest.fixture(scope="session")
-def compared(tmp_path_factory):
+def make_once(tmp_path_factory):
+    """`make_once(name, make)`: the folder that `make` fills, once for all processes of pytest."""
+    root = tmp_path_factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+
+    def call(name: str, make: Callable[[Path], None]) -> Path:
+        with FileLock(root / f"{name}.lock"):
+            if not (root / f"{name} is made").is_file():
+                make(root / name)
+                (root / f"{name} is made").touch()
+        return root / name
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def compared(make_once):
     """The folder of a comparison: two methods, one epoch on digits; seed 1 is a copy of seed 0."""
-    folder = tmp_path_factory.mktemp("compared")
+    return make_once("compared", make_comparison)
+
+
+def make_comparison(folder: Path) -> None:
     rows = []
     for method in ("SMI", "BarlowTwins"):
         first, second = (folder / "runs" / method / f"seed-{seed}" for seed in (0, 1))
@@ -50,7 +82,6 @@ def compared(tmp_path_factory):
         folder
     )
     report([folder], folder / "report.html")  # portraits are saved from here on
-    return folder
 
 
 @pytest.fixture
@@ -63,15 +94,19 @@ def runs(compared, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def adapted_once(compared, tmp_path_factory):
+def adapted_once(make_once, compared):
     """A run that starts from the weights of another run and keeps its best encoder, evaluated."""
-    folder = tmp_path_factory.mktemp("adapted") / "adapted"
-    start = {"init.source": str(compared / "runs" / "SMI" / "seed-0"), "select": "best"}
-    start["data.validation"] = 0.2
-    smi.pretrain("digits", out=folder, overrides=SETTINGS | start)
-    evaluate([folder], floors=True)
-    report([folder], folder.parent / "report.html")  # portraits are saved from here on
-    return folder
+
+    def make(folder: Path) -> None:
+        start = {"init.source": str(compared / "runs" / "SMI" / "seed-0"), "select": "best"}
+        start["data.validation"] = 0.2
+        smi.pretrain("digits", out=folder / "adapted", overrides=SETTINGS | start)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(protocols, "NUM_DRAWS", 5)
+            evaluate([folder / "adapted"], floors=True)
+        report([folder / "adapted"], folder / "report.html")  # portraits are saved from here on
+
+    return make_once("adapted", make) / "adapted"
 
 
 @pytest.fixture

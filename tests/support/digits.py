@@ -26,12 +26,7 @@ def command(
 ) -> subprocess.CompletedProcess[str]:
     """Run `smi` in another process, forked from one that has imported torch; or a program."""
     if program == SMI:
-        forked = Forked(*SMI, *arguments, env=environment(**more), cwd=TESTS)
-        try:
-            output, errors = forked.communicate(timeout=180)
-        finally:
-            forked.kill()
-        return subprocess.CompletedProcess(arguments, forked.returncode or 0, output, errors)
+        return run_script(*SMI, *arguments, cwd=TESTS, **more)
     return subprocess.run(
         [*program, *map(str, arguments)],
         capture_output=True,
@@ -41,6 +36,18 @@ def command(
         env=environment(**more),
         cwd=TESTS,
     )
+
+
+def run_script(
+    script: str | Path, *arguments: object, cwd: Path | None = None, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a script in another process, forked from one that has imported torch."""
+    forked = Forked(script, *arguments, env=environment(**more), cwd=cwd)
+    try:
+        output, errors = forked.communicate(timeout=600)
+    finally:
+        forked.kill()
+    return subprocess.CompletedProcess(arguments, forked.returncode or 0, output, errors)
 
 
 def digits(out: Path, *arguments: str) -> list[str]:

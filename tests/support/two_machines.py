@@ -8,17 +8,21 @@ Both see their disk at the same path, `folder / "disk"`, and not that of the oth
 """
 
 import contextlib
+import ctypes
 import functools
 import os
 import shutil
 import signal
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from support.digits import environment
+from support.forked import Forked
 
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWNET = 0x20000, 0x4000000, 0x40000000  # of Linux
 CABLE = "cable"  # name of the network interface
 ADDRESSES = {"a": "10.77.0.1", "b": "10.77.0.2"}
 ENTER = """
@@ -55,6 +59,15 @@ class Machine:
             text=True,
         )
 
+    def fork(self, script: str | Path, *arguments: object, **more: str) -> Forked:
+        """Run a script as `start` does, in a process forked from one that has imported torch."""
+        disk = self.folder / "disk"
+        variables = {"HOME": str(disk), "SMI_CACHE": str(disk / "cache")}
+        enter = functools.partial(_enter, self)
+        return Forked(
+            script, *arguments, env=environment(**variables, **more), cwd=disk, enter=enter
+        )
+
     def kill(self) -> None:
         """Kill all processes of this machine at once."""
         for number in run("ip", "netns", "pids", self.namespace).split():
@@ -68,6 +81,19 @@ class Machine:
     def run(self, *words: str) -> str:
         """Run a command in the network of this machine."""
         return run("ip", "netns", "exec", self.namespace, *words)
+
+
+def _enter(machine: Machine) -> None:
+    """Move this process to a machine, as `ip netns exec` and `unshare` do with a command."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/var/run/netns/{machine.namespace}") as namespace:
+        failed = libc.setns(namespace.fileno(), CLONE_NEWNET)
+    if failed or libc.unshare(CLONE_NEWNS | CLONE_NEWUTS):
+        raise OSError(ctypes.get_errno(), "the process cannot enter its machine")
+    run("mount", "--make-rprivate", "/")
+    run("mount", "--bind", str(machine.disk), str(machine.folder / "disk"))
+    run("mount", "--bind", str(machine.folder / "hosts"), "/etc/hosts")
+    socket.sethostname(machine.name)
 
 
 @contextlib.contextmanager

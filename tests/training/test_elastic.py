@@ -1,4 +1,4 @@
-"""Lose a process, get a signal, or continue with another number of processes, under torchrun."""
+"""Lose a process, get a signal, or continue with another number of processes."""
 
 import os
 import signal
@@ -14,17 +14,23 @@ from smi.runs.run import Facts
 from smi.training import run_facts
 from smi.training.signals import START_AGAIN
 from support.digits import SMI, TESTS, WIDTHS, command, digits, environment, same, same_run
+from support.forked import Forked
+from support.two_processes import finish, start_two
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 SETTINGS = [*WIDTHS, "--log.every", "5", "--log.save_every", "0.2", "--log.probe_every", "0"]
 NUM_EPOCHS, STEPS_PER_EPOCH = 8, 25
 
 
-def start(out: Path, *launch: str, epochs: int = NUM_EPOCHS) -> "subprocess.Popen[str]":
-    """Start a run; without words for torchrun, in one process."""
-    program = [*TORCHRUN, *launch, "-m", "smi"] if launch else SMI
+def words(out: Path, epochs: int = NUM_EPOCHS) -> list[str]:
+    """Return the words of a command that trains."""
+    return digits(out, "--epochs", str(epochs), *SETTINGS)
+
+
+def start(out: Path, *launch: str) -> "subprocess.Popen[str]":
+    """Start a run under torchrun."""
     return subprocess.Popen(
-        [*program, *digits(out, "--epochs", str(epochs), *SETTINGS)],
+        [*TORCHRUN, *launch, "-m", "smi", *words(out)],
         env=environment(),
         cwd=TESTS,
         stdout=subprocess.PIPE,
@@ -33,7 +39,7 @@ def start(out: Path, *launch: str, epochs: int = NUM_EPOCHS) -> "subprocess.Pope
     )
 
 
-def wait_until_saved(process: "subprocess.Popen[str]", run: Path) -> None:
+def wait_until_saved(process: "subprocess.Popen[str] | Forked", run: Path) -> None:
     """Wait until a run has a checkpoint, and a line of metrics after it."""
     metrics = run / "metrics.jsonl"
     while not (run / "checkpoints" / "last.pt").is_file():
@@ -93,21 +99,24 @@ def test_a_signal_to_torchrun_saves_and_the_run_resumes(whole, tmp_path):
 
 @pytest.mark.parametrize("name", [pytest.param("SIGTERM", marks=pytest.mark.long), "SIGUSR1"])
 def test_a_signal_of_a_scheduler_has_one_exit_code(name, tmp_path):
-    process = start(tmp_path / "a", epochs=200)
+    process = Forked(*SMI, *words(tmp_path / "a", epochs=200), env=environment(), cwd=TESTS)
     wait_until_saved(process, tmp_path / "a")
     process.send_signal(getattr(signal, name))
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode == START_AGAIN == 143, errors
+    ((code, output, errors),) = finish([process])
+    assert code == START_AGAIN == 143, errors
     assert "rerun the same command to resume from there" in output
 
 
 def test_a_run_of_two_processes_is_continued_by_one(tmp_path):
-    process = start(tmp_path / "a", "--nproc-per-node", "2")
-    wait_until_saved(process, tmp_path / "a")
-    process.terminate()
-    process.communicate(timeout=240)
+    processes = start_two(*SMI, *words(tmp_path / "a"))
+    wait_until_saved(processes[0], tmp_path / "a")
+    for process in processes:  # as torchrun does with the signal that it gets
+        process.send_signal(signal.SIGTERM)
+    (code, output, errors), _ = finish(processes)
+    assert code == START_AGAIN, errors
     step = smi.Run(tmp_path / "a").state()["step"]
-    result = command(*digits(tmp_path / "a", "--epochs", str(NUM_EPOCHS), *SETTINGS))
+    assert f"stopped after step {step:,} of 200; rerun the same command" in output
+    result = command(*words(tmp_path / "a"))
     assert result.returncode == 0, result.stderr
     assert f"resumed    after step {step:,}" in result.stdout
     assert "the number of processes changes from 2 to 1, with 64 images on each" in result.stderr

@@ -5,7 +5,6 @@ import functools
 import os
 import shutil
 import signal
-import subprocess
 import threading
 import time
 from types import SimpleNamespace
@@ -21,7 +20,9 @@ from smi.training.feeding import Feeder
 from smi.training.signals import Interrupted, Stop, stop_signals
 from smi.views import Views, policy
 from support.digits import SMI, TESTS, WIDTHS, command, digits, environment, same_run, tiny
+from support.forked import Forked
 from support.signals import signal_in_step
+from support.two_processes import finish
 
 # --------------------------------------------------------------------------------------- stopping
 
@@ -80,17 +81,11 @@ def test_a_signal_leaves_a_checkpoint_of_its_step(tmp_path, capsys):
 
 def test_the_command_stops_with_the_exit_code_of_its_signal(tmp_path):
     settings = [*WIDTHS, "--epochs", "40", "--log.save_every", "1000", "--log.every", "7"]
-    process = subprocess.Popen(
-        [*SMI, *digits(tmp_path / "a", *settings)],
-        env=environment(),
-        cwd=TESTS,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = Forked(*SMI, *digits(tmp_path / "a", *settings), env=environment(), cwd=TESTS)
     wait_for_lines(process, tmp_path / "a", 3)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM
+    ((code, output, errors),) = finish([process])
+    assert code == 128 + signal.SIGTERM, errors
     run = smi.Run(tmp_path / "a")
     state = run.state()
     assert f"stopped after step {state['step']:,} of 1,000" in output
@@ -121,18 +116,12 @@ def test_a_killed_and_resumed_run_ends_with_the_same_weights(tmp_path):
     cuts = (2, 6)
     kills = 0
     for lines in cuts:
-        process = subprocess.Popen(
-            [*SMI, *digits(cut, *settings)],
-            env=environment(),
-            cwd=TESTS,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        process = Forked(*SMI, *digits(cut, *settings), env=environment(), cwd=TESTS)
         wait_for_lines(process, cut, lines)
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
             kills += 1
-        process.wait()
+        finish([process])
     assert kills >= len(cuts) - 1
     result = command(*digits(cut, *settings))
     assert result.returncode == 0, result.stderr

@@ -12,8 +12,10 @@ import pytest
 from PIL import Image
 
 import smi
-from support.digits import same_run
+from support.digits import SMI, same_run
+from support.forked import Forked
 from support.two_machines import Machine, two_machines, why_not
+from support.two_processes import finish
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
@@ -21,6 +23,7 @@ NUM_IMAGES, BATCH, EPOCHS = 96, 16, 40
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1"]
 # Without it, torchrun does not tell a machine that comes back where to find rank 0.
 NEW_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+NO_COMPILER = {"CXX": "no-compiler"}  # each machine would take seconds for the kernel of views
 SETTINGS = {
     "--encoder": "support.homemade.Net",
     "--method.widths": "[8, 8]",
@@ -47,13 +50,16 @@ def machines(tmp_path_factory):
         yield pair
 
 
-def pretrain(
-    machine: Machine, out: str, *launch: object, epochs: int = EPOCHS
-) -> "subprocess.Popen[str]":
+def command(machine: Machine, out: str, *, epochs: int = EPOCHS) -> list[object]:
+    """Return the words of a command that trains."""
     disk = machine.folder / "disk"
     words = ["--epochs", epochs, *(word for pair in SETTINGS.items() for word in pair)]
-    smi_words = ["-m", "smi", "pretrain", "cifar10-small", "--data", disk / "photos", *words]
-    return machine.start(*TORCHRUN, *launch, *smi_words, "--out", disk / out, **NEW_STORE)
+    return ["pretrain", "cifar10-small", "--data", disk / "photos", *words, "--out", disk / out]
+
+
+def pretrain(machine: Machine, *launch: object, words: list[object]) -> "subprocess.Popen[str]":
+    """Start a run under torchrun on one machine."""
+    return machine.start(*TORCHRUN, *launch, "-m", "smi", *words, **NEW_STORE, **NO_COMPILER)
 
 
 def start(machines, out: str, *, first: int = 0) -> list["subprocess.Popen[str]"]:
@@ -61,8 +67,20 @@ def start(machines, out: str, *, first: int = 0) -> list["subprocess.Popen[str]"
     address = ["--nnodes", 2, "--master-addr", machines[first].address, "--master-port", 29500]
     ranks = [(i - first) % 2 for i in range(2)]
     return [
-        pretrain(machine, out, *address, "--node-rank", rank)
+        pretrain(machine, *address, "--node-rank", rank, words=command(machine, out))
         for machine, rank in zip(machines, ranks, strict=True)
+    ]
+
+
+def start_without_torchrun(machines, out: str) -> list[Forked]:
+    """Start a short run with the variables that torchrun sets; each process is forked."""
+    shared = {"MASTER_ADDR": machines[0].address, "MASTER_PORT": "29500", "WORLD_SIZE": "2"}
+    shared |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    return [
+        machine.fork(
+            *SMI, *command(machine, out, epochs=2), RANK=str(rank), **shared, **NO_COMPILER
+        )
+        for rank, machine in enumerate(machines)
     ]
 
 
@@ -71,15 +89,7 @@ def start_elastic(machine: Machine, first: Machine, out: str) -> "subprocess.Pop
     rendezvous = ["--nnodes", "1:2", "--max-restarts", 3, "--rdzv-backend", "c10d"]
     rendezvous += ["--rdzv-endpoint", f"{first.address}:29400", "--rdzv-id", out]
     rendezvous += ["--rdzv-conf", "last_call_timeout=2"]
-    return pretrain(machine, out, *rendezvous, epochs=100_000)
-
-
-def finish(processes: list["subprocess.Popen[str]"]) -> list[tuple[int, str, str]]:
-    """Return the exit code, output and errors of each process."""
-    outputs = [process.communicate(timeout=240) for process in processes]
-    return [
-        (process.returncode, *output) for process, output in zip(processes, outputs, strict=True)
-    ]
+    return pretrain(machine, *rendezvous, words=command(machine, out, epochs=100_000))
 
 
 def wait_until_saved(processes: list["subprocess.Popen[str]"], run: Path) -> None:
@@ -99,16 +109,26 @@ def whole(machines):
     return finish(start(machines, "whole"))
 
 
-def test_only_rank_0_needs_the_folder_of_the_run(whole, machines):
-    for code, _, errors in whole:
+def check_whole(results, machines, name: str) -> None:
+    for code, _, errors in results:
         assert code == 0, errors
     a, b = machines
-    run = smi.Run(a.disk / "whole")
+    run = smi.Run(a.disk / name)
     assert run.finished
     assert run.facts.world_size == 2
     assert sorted(path.name for path in b.disk.iterdir()) == ["cache", "photos"]
-    assert "8 on each of 2 devices" in whole[0][1]
-    assert "8 on each of 2 devices" not in whole[1][1]  # rank 1 prints nothing
+    assert "8 on each of 2 devices" in results[0][1]
+    assert "8 on each of 2 devices" not in results[1][1]  # rank 1 prints nothing
+
+
+def test_only_rank_0_needs_the_folder_of_the_run(machines):
+    results = finish(start_without_torchrun(machines, "short"))
+    check_whole(results, machines, "short")
+
+
+@pytest.mark.long
+def test_only_rank_0_needs_the_folder_of_the_run_under_torchrun(whole, machines):
+    check_whole(whole, machines, "whole")
 
 
 @pytest.mark.long
