@@ -6,20 +6,17 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
 import smi
 from smi.comparison.compare import compare
 from smi.config.resolve import resolve
 from smi.errors import UserError
-from smi.training import budget, pretrain, recipe_choice
+from smi.training import budget, pretrain
 from smi.training.budget import Pace, fit, lateness, parse_time, seconds_to_time, steps_within
-from smi.training.recipe_choice import choose_for_run
 from smi.training.signals import Interrupted
 from support.digits import digits, same_run
 from support.homemade import Net
@@ -28,8 +25,7 @@ from support.signals import signal_in_step
 from support.two_processes import run_together
 
 NET = {"encoder": "support.homemade.Net", "method.widths": [8, 8], "batch_size": 64}
-SMALL_BATCH = {"batch_size": 16}
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+CPU = torch.device("cpu")
 STEPS_PER_EPOCH = 25  # of 1,614 digits
 
 
@@ -107,20 +103,6 @@ def test_warm_up_keeps_its_share():
     config = resolve("cifar10", {"optimizer.warmup_epochs": 10, "epochs": 100})
     fitted = fit(config, 100.0, Pace(0.01), num_images=50_000)
     assert fitted.optimizer.warmup_epochs / fitted.epochs == pytest.approx(0.1)
-
-
-@pytest.fixture
-def _pace(monkeypatch):
-    """Time a job as if a step took 0.1 s, whatever this machine does."""
-    measured = budget.measure_pace
-
-    def pace(job, seconds):
-        assert measured(job, seconds).step > 0
-        return Pace(0.1)
-
-    monkeypatch.setattr(pretrain, "measure_pace", pace)
-    monkeypatch.setattr(budget, "seconds_to_time", lambda seconds: 0.0)
-    monkeypatch.setattr(pretrain, "perf_counter", lambda: 0.0)
 
 
 def timed(out: Path, time: str = "6s", **settings: object) -> smi.Run:
@@ -238,88 +220,6 @@ def test_a_recipe_is_chosen_without_epochs(tmp_path, monkeypatch, capfd):
     compared = compare(["SMI"], time="3s", overrides=NET, **given)
     assert not compared.failed
     assert "epochs" not in capfd.readouterr().out.splitlines()[0]
-
-
-# ------------------------------------------------------------------------- the choice of a recipe
-
-
-@pytest.fixture
-def photos(tmp_path):
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    draws = np.random.default_rng(0)
-    for i in range(32):
-        pixels = draws.integers(0, 256, (40, 40, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / f"{i}.png")
-    return folder
-
-
-@pytest.mark.parametrize("steps", [0, 3999.9, 4000])
-def test_a_short_time_takes_the_small_recipe(steps, photos, monkeypatch, capsys):
-    monkeypatch.setattr(recipe_choice, "steps_within", lambda config, seconds, device: steps)
-    given = {"data": str(photos)}
-    chosen, settings = recipe_choice.choose_recipe_for(given, None, CUDA, timed=True, seconds=1800)
-    few = steps < 4000
-    assert chosen == ("cifar10-small" if few else "cifar10")
-    assert "epochs" not in settings
-    needed = ", and it needs 4,000: a smaller one is taken" if few else ""
-    said = f"30 min: about {int(steps):,} steps of recipe cifar10 fit{needed}\n"
-    assert said in capsys.readouterr().out
-
-
-def test_published_settings_keep_the_recipe_that_has_them(photos, monkeypatch):
-    monkeypatch.setattr(recipe_choice, "steps_within", pytest.fail)
-    given = {"data": str(photos), "published": True}
-    assert recipe_choice.choose_recipe_for(given, None, CUDA, timed=True, seconds=9)[0] == "cifar10"
-
-
-def test_on_a_cpu_and_without_a_time_the_device_decides(photos, monkeypatch):
-    monkeypatch.setattr(recipe_choice, "steps_within", pytest.fail)
-    choose, given = recipe_choice.choose_recipe_for, {"data": str(photos)}
-    assert choose(given, None, CPU, timed=True, seconds=9)[0] == "cifar10-small"
-    assert choose(given, None, CUDA)[0] == "cifar10"
-
-
-@pytest.mark.usefixtures("_pace")
-@pytest.mark.parametrize(("recipe", "other"), [("cifar10", CPU), ("cifar10-small", CUDA)])
-def test_a_resumed_run_keeps_its_recipe(recipe, other, photos, tmp_path, monkeypatch):
-    """The other device would choose the other recipe."""
-    given = {"out": tmp_path / "a", "data": photos, "time": "3s", "overrides": NET | SMALL_BATCH}
-    original = recipe_choice.choose_recipe
-
-    def choose(*words, large, **more):
-        return original(*words, large=recipe == "cifar10", **more)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(recipe_choice, "choose_recipe", choose)
-        patched.setattr(recipe_choice, "steps_within", lambda *_: 4000)
-        with pytest.raises(Interrupted), signal_in_step(17):
-            smi.pretrain(**given)
-    monkeypatch.setattr(recipe_choice, "steps_within", pytest.fail)
-    again = partial(choose_for_run, {"data": str(photos)}, None, other)
-    assert again(3, tmp_path / "a", False)[0] == recipe
-    with pytest.raises(UserError, match="was made with --time 3s"):
-        again(None, tmp_path / "a", False)
-    assert f"recipe {recipe}: SMI on" in pretrain.preview(**given).text()
-    run = smi.pretrain(**given)
-    assert run.finished
-    assert run.facts.recipe == recipe
-
-
-def test_a_run_that_a_cpu_began_keeps_its_epochs_on_a_gpu(photos, tmp_path):
-    run = smi.pretrain(out=tmp_path / "a", data=photos, overrides=NET | SMALL_BATCH | {"epochs": 3})
-    chosen, settings = choose_for_run({"data": str(photos)}, None, CUDA, None, run.folder, False)
-    assert (chosen, settings["epochs"]) == ("cifar10-small", 3)
-
-
-def test_a_name_of_a_recipe_is_recorded_and_a_file_is_not(tmp_path):
-    (tmp_path / "mine.yaml").write_text("base: digits\n")
-    given = {"out": tmp_path / "a", "overrides": NET | {"steps": 6}}
-    with pytest.raises(Interrupted), signal_in_step(3):
-        smi.pretrain("digits", **given)
-    assert smi.pretrain(tmp_path / "mine.yaml", **given).facts.recipe == "digits"
-    other = smi.pretrain(tmp_path / "mine.yaml", out=tmp_path / "b", overrides=NET | {"steps": 1})
-    assert other.facts.recipe is None
 
 
 def test_steps_within_a_time(monkeypatch):
