@@ -21,8 +21,9 @@ the same schedule. So other work on the machine does not change a result. All ru
 float32 and have whole images of the size of views, as those that chose the hyperparameters did. The
 learning rate and the main hyperparameter of each method are those of its best trial in
 results/knobs-RECIPE.json: six to eight trials for each, at the same number of images, on held-out
-training images. SMI with four views has those of two. The test images are used once, after
-training: --log.probe_every 0 turns the probes during training off.
+training images. Its projector is the best of three or four, in results/projectors-RECIPE.json. SMI
+with four views has the settings of two. The test images are used once, after training:
+--log.probe_every 0 turns the probes during training off.
 """
 
 import argparse
