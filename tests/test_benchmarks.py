@@ -202,6 +202,34 @@ def test_minutes(tmp_path, monkeypatch, capsys):
     assert printed.endswith("| 128 | float32 | 3 |\n\n" + minutes.footer(runs[0]) + "\n")
 
 
+def test_more_cores_are_computed_from_the_part_that_does_not_scale(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    cores = importlib.import_module("cores")
+    speeds = {"float32, one thread": 100, "float32, two threads": 160}  # a quarter does not scale
+    speeds |= {"bfloat16, one thread": 200, "bfloat16, two threads": 400}  # all of it scales
+    speeds |= {"float32, two processes": 200, "bfloat16, two processes": 400}
+    rounds = {place: [0.9 * speed, speed, 1.1 * speed] for place, speed in speeds.items()}
+    lines = cores.table(cores.stamp("2 cores") | {"images_per_second": rounds}).splitlines()
+    assert lines[2] == "| one thread | 100 | 200 | 2.00 |"
+    assert lines[5] == f"| *4 threads, computed* | {100 / (1 / 4 + 3 / 16):,.0f} | 800 | |"
+
+
+def test_the_best_settings_have_the_best_projector(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    knobs = importlib.import_module("knobs")
+    monkeypatch.setattr(knobs, "RESULTS", tmp_path)
+
+    def write(stage: str, knn: dict[str, float]) -> None:
+        trials = {label: {"knn": value} for label, value in knn.items()}
+        (tmp_path / f"{stage}-a.json").write_text(json.dumps({"trials": {"SMI": trials}}))
+
+    write("knobs", {"lr 0.002": 0.4, "0.1, lr 0.002": 0.5, "lr 0.005": 0.3})
+    chosen = {"redundancy_weight": 0.1, "lr": 0.002}
+    assert knobs.best_settings("a")["SMI"] == chosen
+    write("projectors", {"64 64": 0.5, "64 8": 0.6})
+    assert knobs.best_settings("a")["SMI"] == chosen | {"widths": [64, 8]}
+
+
 @pytest.mark.parametrize("recipe", ["cifar10-small", "imagenette-small"])
 def test_systems_of_equal_time_take_as_long_as_smi(recipe, monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
