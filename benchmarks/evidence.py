@@ -18,12 +18,11 @@ with two views takes for them: `pace` measures the step of each system on one qu
 of rounds in which all take turns, and writes results/pace-RECIPE.json. A system whose step takes
 within 5 % of SMI's keeps its runs of equal epochs; the others get runs of fewer or more steps, with
 the same schedule. So other work on the machine does not change a result. All runs compute in
-float32 and have whole images of the size of views, as those that chose the hyperparameters did. The
-learning rate and the main hyperparameter of each method are those of its best trial in
-results/knobs-RECIPE.json: six to eight trials for each, at the same number of images, on held-out
-training images. Its projector is the best of three or four, in results/projectors-RECIPE.json. SMI
-with four views has the settings of two. The test images are used once, after training:
---log.probe_every 0 turns the probes during training off.
+bfloat16 and have whole images of the size of views. The settings of each method are those of its
+best trials at the same number of images, on held-out training images (benchmarks/knobs.py): six to
+eight trials of learning rate and main hyperparameter, three or four projectors, and four further
+settings. SMI with four views has the settings of two. The test images are used once, after
+training: --log.probe_every 0 turns the probes during training off.
 """
 
 import argparse
@@ -58,7 +57,7 @@ def settings_of(recipe: str) -> dict[str, object]:
     """Return the settings of all runs of a recipe, with the best ones of each method."""
     settings: dict[str, object] = {
         "log.probe_every": 0,
-        "precision": "float32",
+        "precision": "bfloat16",
         "views.input_size": None,
         **BUDGETS[recipe],
     }

@@ -3,20 +3,24 @@
     python benchmarks/knobs.py cifar10-small --root DIR      DIR holds the folder of the dataset
     python benchmarks/knobs.py imagenette-small --data DIR   DIR holds train/ and val/
     python benchmarks/knobs.py cifar10-small --projectors --root DIR    after these
+    python benchmarks/knobs.py cifar10-small --further --root DIR    after the projectors
     python benchmarks/knobs.py cifar10-small --chosen --root DIR    every method as in the recipe
     python benchmarks/knobs.py cifar10-small --show          prints the table of the last run
     python benchmarks/knobs.py cifar10-small --criteria      how criteria without labels agree
 
 The results are written to results/knobs-RECIPE.json, with --projectors to
-results/projectors-RECIPE.json, and with --chosen to results/methods-RECIPE.json. Trials that are in
-the file already are not run again.
+results/projectors-RECIPE.json, with --further to results/further-RECIPE.json, and with --chosen to
+results/methods-RECIPE.json. Trials that are in the file already are not run again.
 
 Every method has six trials with the same budget and seed: four learning rates with the recipe's
 value of its hyperparameter, then the two values next to that one with the best rate. On digits
 there is one rate, and all four values are tried. --projectors tries the same three projectors for
-every method, with the settings of its best trial. Trials are judged on held-out training images: a
-tenth of them, or a fifth where there are few. The val or test images of the dataset are not used.
---chosen measures kNN on those, after the last epoch.
+every method, with the settings of its best trial. --further tries those settings and that projector
+again, then four more settings of each method's own, all in bfloat16 as benchmarks/evidence.py has
+it. Trials are judged on held-out training images: a tenth of them, or a fifth where there are few;
+by kNN, with --further by the mean of kNN and a linear classifier, which the comparison shows. The
+val or test images of the dataset are not used. --chosen measures kNN on those, after the last
+epoch.
 
 --criteria prints Kendall's τ between each criterion and accuracy over all trials, with a 95 %
 interval of 1,000 bootstrap samples of methods. It also prints what choosing each method's value by
@@ -54,8 +58,43 @@ BUDGETS = {
     "imagenette-small": {"epochs": 15, "data.validation": 0.2},
     "digits": {"epochs": 6},
 }
-Stage = Literal["values", "projectors", "chosen"]
-FILES: dict[Stage, str] = {"values": "knobs", "projectors": "projectors", "chosen": "methods"}
+Stage = Literal["values", "projectors", "further", "chosen"]
+FILES: dict[Stage, str] = {
+    "values": "knobs",
+    "projectors": "projectors",
+    "further": "further",
+    "chosen": "methods",
+}
+# Four more trials for each method. A number in FACTORS is multiplied, another one is set.
+FACTORS = ("lr", "redundancy_weight", "covariance_weight", "temperature", "queue_size")
+FURTHER: dict[str, tuple[dict[str, Any], ...]] = {
+    "SMI": (
+        {"target": 0.6},
+        {"shift": 0.02, "redundancy_weight": 2},
+        {"target": 0.6, "shift": 0.02, "redundancy_weight": 2},
+        {"target": 0.6, "shift": 0.02, "redundancy_weight": 2, "lr": 1.5},
+    ),
+    "BarlowTwins": (
+        {"lr": 1.4},
+        {"lr": 0.7},
+        {"redundancy_weight": 0.7},
+        {"redundancy_weight": 0.7, "lr": 1.4},
+    ),
+    "VICReg": (
+        {"variance_weight": 40.0},
+        {"invariance_weight": 15.0},
+        {"invariance_weight": 40.0, "variance_weight": 40.0},
+        {"covariance_weight": 0.7, "lr": 1.4},
+    ),
+    "SimCLR": (
+        {"temperature": 0.7},
+        {"temperature": 1.4},
+        {"last_norm": True},
+        {"lr": 1.5},
+    ),
+    "BYOL": ({"momentum": 0.999}, {"lr": 2}, {"widths": [1024, 512]}, {"widths": [2048, 256]}),
+    "MoCoV2": ({"momentum": 0.97}, {"momentum": 0.996}, {"queue_size": 0.25}, {"lr": 1.5}),
+}
 CHOSEN = {"data.images": 6000, "log.probe_images": 6000}
 
 
@@ -74,7 +113,8 @@ def run(
 
     budget = CHOSEN if stage == "chosen" else BUDGETS[recipe]
     common = ({} if stage == "chosen" else {"data.validation": 0.1}) | budget
-    common |= {"log.probe_every": 100, "precision": "float32", "views.input_size": None}
+    precision = "bfloat16" if stage == "further" else "float32"
+    common |= {"log.probe_every": 100, "precision": precision, "views.input_size": None}
     earlier = json.loads(out.read_text()) if out.is_file() else {}
     results = (
         earlier
@@ -126,6 +166,15 @@ def run(
                 label = " ".join(map(str, widths))
                 try_once(method, label, {**overrides, "method.widths": list(widths)})
             continue
+        if stage == "further":
+            if method in FURTHER:
+                before = best_settings(recipe, further=False)[method]
+                for changes in ({}, *FURTHER[method]):
+                    changed = further_settings(recipe, method, before, changes)
+                    overrides = {"optimizer.lr": changed.pop("lr")}
+                    overrides |= {f"method.{name}": value for name, value in changed.items()}
+                    try_once(method, json.dumps(changes), overrides)
+            continue
         best_rate: dict[str, float] = {}
         end = ""
         if recipe != "digits":
@@ -153,11 +202,37 @@ def beside(values: tuple[float, ...], recipe: str, method: str, knob: str) -> tu
     return tuple(v for v in values[first : first + 3] if v != values[at])
 
 
-def best_settings(recipe: str) -> dict[str, dict[str, Any]]:
-    """Return the settings of each method's best trials by kNN, by their names."""
+def best_settings(recipe: str, *, further: bool = True) -> dict[str, dict[str, Any]]:
+    """Return the settings of each method's best trials, by their names.
+
+    further: include the trials of --further.
+    """
     settings = {m: settings_of(m, best(trials)) for m, trials in trials_of(recipe).items()}
     for method, trials in trials_of(recipe, "projectors").items():
         settings[method]["widths"] = [int(width) for width in best(trials).split()]
+    for method, trials in trials_of(recipe, "further").items() if further else ():
+        changes = json.loads(best_of_both(trials))
+        settings[method] = further_settings(recipe, method, settings[method], changes)
+    return settings
+
+
+def further_settings(
+    recipe: str, method: str, before: dict[str, Any], changes: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the settings of a method with some of them multiplied or set."""
+    from smi.config.resolve import resolve
+    from smi.losses.smi import weight_in_batch
+
+    config = resolve(recipe, {"method": method})
+    settings = dict(before)
+    for name, value in changes.items():
+        if name in FACTORS:
+            number = before[name] if name in before else config.method[name]
+            if number == "auto":
+                number = weight_in_batch(number, config.batch_size)
+            product = number * value
+            value = round(product) if isinstance(number, int) else float(f"{product:.3g}")
+        settings[name] = value
     return settings
 
 
@@ -170,6 +245,11 @@ def trials_of(recipe: str, kind: str = "knobs") -> dict[str, dict[str, Any]]:
 def best(trials: dict[str, Any]) -> str:
     """Return the label of the best trial by kNN."""
     return max(trials, key=lambda label: trials[label]["knn"])
+
+
+def best_of_both(trials: dict[str, Any]) -> str:
+    """Return the label of the best trial by the mean of kNN and the linear classifier."""
+    return max(trials, key=lambda label: trials[label]["knn"] + trials[label]["linear"])
 
 
 def settings_of(method: str, label: str) -> dict[str, Any]:
@@ -249,6 +329,21 @@ def table(results: dict, stage: Stage) -> str:
     return "\n".join(
         [*lines, "", f"Recipe `{results['recipe']}` with {budget}; one seed. {footer(results)}"]
     )
+
+
+def further_table(recipe: str, results: dict) -> str:
+    """Format the trials of --further as Markdown, one line each."""
+    lines = ["| method | changed | kNN | linear |", "|---|---|---:|---:|"]
+    before = best_settings(recipe, further=False)
+    for method, trials in results["trials"].items():
+        for label, trial in trials.items():
+            changes = json.loads(label)
+            settings = further_settings(recipe, method, before[method], changes)
+            changed = ", ".join(f"`{name}` {settings[name]}" for name in changes) or "nothing"
+            mark = "**" * (label == best_of_both(trials))
+            scores = (f"{mark}{100 * trial[score]:.1f}{mark}" for score in ("knn", "linear"))
+            lines.append(f"| {method} | {mark}{changed}{mark} | {' | '.join(scores)} |")
+    return "\n".join([*lines, "", f"One seed. {footer(results)}"])
 
 
 NUM_SAMPLES = 1000  # of the bootstrap
@@ -343,11 +438,15 @@ def main() -> None:
     parser.add_argument(
         "--projectors", action="store_true", help="run three projectors with the best settings"
     )
+    parser.add_argument(
+        "--further", action="store_true", help="run four more settings with the best projector"
+    )
     parser.add_argument("--show", action="store_true")
     parser.add_argument("--criteria", action="store_true", help="print how criteria agree")
     arguments = parser.parse_args()
-    stage: Stage = "projectors" if arguments.projectors else "values"
-    stage = "chosen" if arguments.chosen else stage
+    stage: Stage = "values"
+    for name in ("projectors", "further", "chosen"):
+        stage = name if getattr(arguments, name) else stage
     out = RESULTS / f"{FILES[stage]}-{arguments.recipe}.json"
     files = (
         [out.with_suffix(f".{i}.json") for i in range(arguments.part[1])]
@@ -371,7 +470,12 @@ def main() -> None:
         out.write_text(json.dumps(results, indent=2) + "\n")
         for file in files:
             file.unlink(missing_ok=True)
-    print(criteria_table(results) if arguments.criteria else table(results, stage))
+    if arguments.criteria:
+        print(criteria_table(results))
+    elif stage == "further":
+        print(further_table(arguments.recipe, results))
+    else:
+        print(table(results, stage))
 
 
 if __name__ == "__main__":
