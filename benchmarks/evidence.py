@@ -15,14 +15,14 @@ SMI with two and with four views, Barlow Twins, VICReg, SimCLR, BYOL and MoCo v2
 
 `run` resumes. Equal epochs are 36,000 images for every system. Equal time is the time that SMI
 with two views takes for them: `pace` measures the step of each system on one quiet core, the median
-of rounds in which all take turns, and writes results/pace-RECIPE.json. A system whose step takes
-within 5 % of SMI's keeps its runs of equal epochs; the others get runs of fewer or more steps, with
-the same schedule. So other work on the machine does not change a result. All runs compute in
-bfloat16 and have whole images of the size of views. The settings of each method are those of its
-best trials at the same number of images, on held-out training images (benchmarks/knobs.py): six to
-eight trials of learning rate and main hyperparameter, three or four projectors, and four further
-settings. SMI with four views has the settings of two. The test images are used once, after
-training: --log.probe_every 0 turns the probes during training off.
+of rounds in which all take turns, and writes results/pace-RECIPE.json. If a step takes as long as
+SMI's, within 5 %, the runs of equal epochs are used again. The other systems get fewer or more
+steps, with the same schedule. So other work on the machine does not change a result. All runs
+compute in bfloat16 and have whole images of the size of views. The settings of each method are
+those of its best trial at the same number of images, on held-out training images (`knobs.py
+--best`): six to eight trials of learning rate and main hyperparameter, three or four projectors,
+and four further settings. SMI with four views has the settings of two. The test images are used
+once, after training: --log.probe_every 0 turns the probes during training off.
 """
 
 import argparse
@@ -33,7 +33,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from knobs import best_settings
+import knobs
 from machine import RESULTS, command, footer, stamp, warn_if_dirty
 from smi.comparison.comparison import Comparison, Estimate, Row, TrainedRun
 from smi.comparison.figure import draw_comparison
@@ -42,8 +42,8 @@ from smi.paper.claims import judge_claims
 from smi.paper.verdicts import DatasetComparisons
 
 NAMES = {"cifar10-small": "CIFAR-10", "imagenette-small": "Imagenette photographs"}
-BUDGETS = {  # 36,000 images
-    "cifar10-small": {"data.images": 36000, "epochs": 1, "optimizer.warmup_epochs": 0.05},
+BUDGETS = {  # 36,000 images; photographs without the fifth that trials hold out
+    "cifar10-small": knobs.BUDGETS["cifar10-small"],
     "imagenette-small": {"epochs": 12},
 }
 ROUNDS, STEPS, UNTIMED = 3, 8, 3
@@ -61,7 +61,7 @@ def settings_of(recipe: str) -> dict[str, object]:
         "views.input_size": None,
         **BUDGETS[recipe],
     }
-    for method, chosen in best_settings(recipe).items():
+    for method, chosen in knobs.best_settings(recipe).items():
         if method in METHODS:
             settings |= {f"methods.{method}.{name}": value for name, value in chosen.items()}
     return settings
@@ -85,6 +85,8 @@ def run(recipe: str, arguments: argparse.Namespace) -> None:
         )
         smi.evaluate(comparison.rows[0].runs[0].folder, floors=True, runtime=runtime)
         return
+    if json.loads(_pace_file(recipe).read_text())["settings"] != settings:
+        raise SystemExit(f"{_pace_file(recipe).name} has other settings: measure the pace again")
     for name, num_steps in steps_of_equal_time(recipe).items():
         method, _, views = name.partition(",views=")
         more = {"methods.SMI.views": int(views)} if views else {}
@@ -158,7 +160,8 @@ def measure_pace(recipe: str, arguments: argparse.Namespace) -> None:
             times.setdefault(name, []).append(seconds)
             print(f"{name}: {1000 * seconds:.0f} ms", flush=True)
     medians = {name: statistics.median(values) for name, values in times.items()}
-    document = stamp("1 thread", torch=torch.__version__) | {"seconds": medians, "rounds": times}
+    document = stamp("1 thread", torch=torch.__version__)
+    document |= {"settings": settings_of(recipe), "seconds": medians, "rounds": times}
     _pace_file(recipe).write_text(json.dumps(document, indent=1) + "\n")
 
 

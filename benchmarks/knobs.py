@@ -6,6 +6,7 @@
     python benchmarks/knobs.py cifar10-small --further --root DIR    after the projectors
     python benchmarks/knobs.py cifar10-small --chosen --root DIR    every method as in the recipe
     python benchmarks/knobs.py cifar10-small --show          prints the table of the last run
+    python benchmarks/knobs.py cifar10-small --best          the best of all trials of each method
     python benchmarks/knobs.py cifar10-small --criteria      how criteria without labels agree
 
 The results are written to results/knobs-RECIPE.json, with --projectors to
@@ -15,12 +16,12 @@ results/methods-RECIPE.json. Trials that are in the file already are not run aga
 Every method has six trials with the same budget and seed: four learning rates with the recipe's
 value of its hyperparameter, then the two values next to that one with the best rate. On digits
 there is one rate, and all four values are tried. --projectors tries the same three projectors for
-every method, with the settings of its best trial. --further tries those settings and that projector
-again, then four more settings of each method's own, all in bfloat16 as benchmarks/evidence.py has
-it. Trials are judged on held-out training images: a tenth of them, or a fifth where there are few;
-by kNN, with --further by the mean of kNN and a linear classifier, which the comparison shows. The
-val or test images of the dataset are not used. --chosen measures kNN on those, after the last
-epoch.
+every method, with the settings of its best trial by kNN. --further repeats the best of those, then
+tries four more settings for each method. It trains in bfloat16, as benchmarks/evidence.py does; the
+other trials are in float32. Trials are judged on held-out training images: a tenth of them, or a
+fifth where there are few. --best prints the best trial of all of each method, by the mean of kNN
+and linear accuracy, which are what the comparison shows. The val or test images of the dataset are
+not used. --chosen measures kNN on those, after the last epoch.
 
 --criteria prints Kendall's τ between each criterion and accuracy over all trials, with a 95 %
 interval of 1,000 bootstrap samples of methods. It also prints what choosing each method's value by
@@ -31,6 +32,7 @@ import json
 import math
 import random
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,13 +61,14 @@ BUDGETS = {
     "digits": {"epochs": 6},
 }
 Stage = Literal["values", "projectors", "further", "chosen"]
+TRIED: tuple[Stage, ...] = ("values", "projectors", "further")
 FILES: dict[Stage, str] = {
     "values": "knobs",
     "projectors": "projectors",
     "further": "further",
     "chosen": "methods",
 }
-# Four more trials for each method. A number in FACTORS is multiplied, another one is set.
+# Four more trials for each method. A setting in FACTORS is multiplied, any other is replaced.
 FACTORS = ("lr", "redundancy_weight", "covariance_weight", "temperature", "queue_size")
 FURTHER: dict[str, tuple[dict[str, Any], ...]] = {
     "SMI": (
@@ -106,10 +109,8 @@ def run(
     only: list[str],
     part: tuple[int, int],
 ) -> None:
+    """Run the trials of a stage that are not in the file yet."""
     import torch
-
-    import smi
-    from smi.config.resolve import resolve
 
     budget = CHOSEN if stage == "chosen" else BUDGETS[recipe]
     common = ({} if stage == "chosen" else {"data.validation": 0.1}) | budget
@@ -121,125 +122,150 @@ def run(
         if earlier.get("budget") == budget
         else {"untrained": untrained(recipe, common, where), "trials": {}}
     )
-    methods = [method for method in KNOBS if not only or method in only]
-
-    def try_once(method: str, label: str, settings: dict[str, Any]) -> None:
-        trials_of_method = results["trials"].setdefault(method, {})
-        if label in trials_of_method:
-            return
-        with tempfile.TemporaryDirectory() as folder:
-            trained = smi.pretrain(
-                recipe,
-                out=f"{folder}/run",
-                data=where["data"],
-                method=method,
-                overrides=common | settings,
-                runtime=smi.Runtime(root=where["root"]),
-            )
-            losses = [line["loss"] for line in trained.metrics()]
-            probe = trained.probes()[-1]["probe"]
-            trials_of_method[label] = {
-                "knn": probe["knn"],
-                "linear": linear(trained, where),
-                "loss": [losses[0], losses[-1]],
-                "label_free": probe["label_free"],
-            }
-        print(f"{method} {settings}: {trials_of_method[label]}", flush=True)
-        about = stamp(f"{torch.get_num_threads()} thread(s)", torch=torch.__version__)
-        out.write_text(
-            json.dumps(results | about | {"recipe": recipe, "budget": budget}, indent=2) + "\n"
-        )
-
+    methods = [
+        method
+        for method in (KNOBS if stage in ("values", "chosen") else FURTHER)
+        if not only or method in only
+    ]
     for method in methods[part[0] :: part[1]]:
-        knob, values = KNOBS[method]
-        if stage == "chosen":
-            try_once(method, "", {})
-            continue
-        if stage == "projectors":
-            if method not in trials_of(recipe):
+        trials = results["trials"].setdefault(method, {})
+        for label, settings in trials_to_run(recipe, stage, method, trials):
+            if label in trials:
                 continue
-            settings = settings_of(method, best(trials_of(recipe)[method]))
-            overrides = {"optimizer.lr": settings.pop("lr")}
-            overrides |= {f"method.{name}": value for name, value in settings.items()}
-            own = tuple(resolve(recipe, {"method": method}).method["widths"])
-            for widths in dict.fromkeys((*PROJECTORS, own)):
-                label = " ".join(map(str, widths))
-                try_once(method, label, {**overrides, "method.widths": list(widths)})
-            continue
-        if stage == "further":
-            if method in FURTHER:
-                before = best_settings(recipe, further=False)[method]
-                for changes in ({}, *FURTHER[method]):
-                    changed = further_settings(recipe, method, before, changes)
-                    overrides = {"optimizer.lr": changed.pop("lr")}
-                    overrides |= {f"method.{name}": value for name, value in changed.items()}
-                    try_once(method, json.dumps(changes), overrides)
-            continue
-        best_rate: dict[str, float] = {}
-        end = ""
-        if recipe != "digits":
-            for rate in RATES:
-                try_once(method, f"lr {rate:g}", {"optimizer.lr": rate})
-            trials = results["trials"][method]
-            rate = max(RATES, key=lambda rate: trials[f"lr {rate:g}"]["knn"])
-            best_rate, end = {"optimizer.lr": rate}, f", lr {rate:g}"
-            values = beside(values, recipe, method, knob)
+            trials[label] = train_once(recipe, method, settings, common, where)
+            print(f"{method} {settings}: {trials[label]}", flush=True)
+            about = stamp(f"{torch.get_num_threads()} thread(s)", torch=torch.__version__)
+            about |= {"recipe": recipe, "budget": budget}
+            out.write_text(json.dumps(results | about, indent=2) + "\n")
+
+
+def train_once(
+    recipe: str,
+    method: str,
+    settings: dict[str, Any],
+    common: dict[str, Any],
+    where: dict[str, Any],
+) -> dict[str, Any]:
+    """Train a method with some settings; return its scores and losses."""
+    import smi
+
+    overrides = {f"method.{name}": value for name, value in settings.items() if name != "lr"}
+    if "lr" in settings:
+        overrides["optimizer.lr"] = settings["lr"]
+    with tempfile.TemporaryDirectory() as folder:
+        trained = smi.pretrain(
+            recipe,
+            out=f"{folder}/run",
+            data=where["data"],
+            method=method,
+            overrides=common | overrides,
+            runtime=smi.Runtime(root=where["root"]),
+        )
+        losses = [line["loss"] for line in trained.metrics()]
+        probe = trained.probes()[-1]["probe"]
+        return {
+            "settings": settings,
+            "knn": probe["knn"],
+            "linear": linear(trained, where),
+            "loss": [losses[0], losses[-1]],
+            "label_free": probe["label_free"],
+        }
+
+
+def trials_to_run(
+    recipe: str, stage: Stage, method: str, trials: dict[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the label and the settings of each trial; trials: those of this stage so far."""
+    if stage == "chosen":
+        yield "", {}
+    elif stage == "values":
+        yield from _values(recipe, method, trials)
+    elif stage == "projectors":
+        before = _best_by_knn(recipe, "knobs", method)
+        own = tuple(_settings_in_recipe(recipe, method)["widths"])
+        for widths in dict.fromkeys((*PROJECTORS, own)):
+            yield " ".join(map(str, widths)), before | {"widths": list(widths)}
+    else:
+        before = _best_by_knn(recipe, "projectors", method)
+        in_recipe = _settings_in_recipe(recipe, method)
+        for changes in ({}, *FURTHER[method]):
+            yield json.dumps(changes), changed_settings(before, changes, in_recipe)
+
+
+def _values(
+    recipe: str, method: str, trials: dict[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield learning rates, then values of the main hyperparameter with the best rate."""
+    knob, values = KNOBS[method]
+    if recipe == "digits":
         for value in values:
-            try_once(method, f"{value:g}{end}", {f"method.{knob}": value} | best_rate)
+            yield f"{value:g}", {knob: value}
+        return
+    in_recipe = _settings_in_recipe(recipe, method)
+    own = {name: in_recipe[name] for name in (knob, "widths") if name in in_recipe}
+    for rate in RATES:
+        yield f"lr {rate:g}", own | {"lr": rate}
+    rate = max(RATES, key=lambda rate: trials[f"lr {rate:g}"]["knn"])
+    for value in beside(values, own[knob]):
+        yield f"{value:g}, lr {rate:g}", own | {knob: value, "lr": rate}
 
 
-def beside(values: tuple[float, ...], recipe: str, method: str, knob: str) -> tuple[float, ...]:
-    """Return the two values next to the recipe's: one on each side, unless it is the first."""
+def _settings_in_recipe(recipe: str, method: str) -> dict[str, Any]:
+    """Return the settings of a method in a recipe, with a number instead of "auto"."""
     from smi.config.resolve import resolve
     from smi.losses.smi import weight_in_batch
 
     config = resolve(recipe, {"method": method})
-    value = config.method[knob]
-    if value == "auto":
-        value = weight_in_batch(value, config.batch_size)
+    return {
+        name: weight_in_batch(value, config.batch_size) if value == "auto" else value
+        for name, value in config.method.items()
+        if name != "name"
+    }
+
+
+def changed_settings(
+    before: dict[str, Any], changes: dict[str, Any], in_recipe: dict[str, Any]
+) -> dict[str, Any]:
+    """Return settings of which some are multiplied (FACTORS) or replaced.
+
+    in_recipe: the settings of the recipe, for those that are not among the others.
+    """
+    settings = dict(before)
+    for name, value in changes.items():
+        if name in FACTORS:
+            product = (in_recipe | before)[name] * value
+            value = round(product) if name == "queue_size" else float(f"{product:.3g}")
+        settings[name] = value
+    return settings
+
+
+def beside(values: tuple[float, ...], value: float) -> tuple[float, ...]:
+    """Return two neighbours of a value: one on each side, or two on one if it is at an end."""
     at = min(range(len(values)), key=lambda i: abs(math.log(values[i] / value)))
     first = min(max(at - 1, 0), len(values) - 3)
     return tuple(v for v in values[first : first + 3] if v != values[at])
 
 
-def best_settings(recipe: str, *, further: bool = True) -> dict[str, dict[str, Any]]:
-    """Return the settings of each method's best trials, by their names.
-
-    further: include the trials of --further.
-    """
-    settings = {m: settings_of(m, best(trials)) for m, trials in trials_of(recipe).items()}
-    for method, trials in trials_of(recipe, "projectors").items():
-        settings[method]["widths"] = [int(width) for width in best(trials).split()]
-    for method, trials in trials_of(recipe, "further").items() if further else ():
-        changes = json.loads(best_of_both(trials))
-        settings[method] = further_settings(recipe, method, settings[method], changes)
-    return settings
+def best_settings(recipe: str) -> dict[str, dict[str, Any]]:
+    """Return the settings of each method's best trial of all, by the mean of kNN and linear."""
+    trials: dict[str, list[dict[str, Any]]] = {}
+    for stage in TRIED:
+        for method, of_method in trials_of(recipe, FILES[stage]).items():
+            trials.setdefault(method, []).extend(of_method.values())
+    return {
+        method: max(of_method, key=mean_score)["settings"] for method, of_method in trials.items()
+    }
 
 
-def further_settings(
-    recipe: str, method: str, before: dict[str, Any], changes: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the settings of a method with some of them multiplied or set."""
-    from smi.config.resolve import resolve
-    from smi.losses.smi import weight_in_batch
-
-    config = resolve(recipe, {"method": method})
-    settings = dict(before)
-    for name, value in changes.items():
-        if name in FACTORS:
-            number = before[name] if name in before else config.method[name]
-            if number == "auto":
-                number = weight_in_batch(number, config.batch_size)
-            product = number * value
-            value = round(product) if isinstance(number, int) else float(f"{product:.3g}")
-        settings[name] = value
-    return settings
+def mean_score(trial: dict[str, Any]) -> float:
+    """Return the mean of kNN and the linear classifier, which the comparison shows."""
+    return (trial["knn"] + trial["linear"]) / 2
 
 
-def trials_of(recipe: str, kind: str = "knobs") -> dict[str, dict[str, Any]]:
-    """Return the trials of each method that are kept, by their labels."""
-    file = RESULTS / f"{kind}-{recipe}.json"
-    return json.loads(file.read_text())["trials"] if file.is_file() else {}
+def trials_of(recipe: str, kind: str) -> dict[str, dict[str, Any]]:
+    """Return the stored trials of each method, by label."""
+    trials: dict[str, dict[str, Any]] = json.loads((RESULTS / f"{kind}-{recipe}.json").read_text())
+    return trials["trials"]
 
 
 def best(trials: dict[str, Any]) -> str:
@@ -247,17 +273,9 @@ def best(trials: dict[str, Any]) -> str:
     return max(trials, key=lambda label: trials[label]["knn"])
 
 
-def best_of_both(trials: dict[str, Any]) -> str:
-    """Return the label of the best trial by the mean of kNN and the linear classifier."""
-    return max(trials, key=lambda label: trials[label]["knn"] + trials[label]["linear"])
-
-
-def settings_of(method: str, label: str) -> dict[str, Any]:
-    """Return the settings of a trial by their names."""
-    value, _, rate = label.rpartition("lr ")
-    settings = {"lr": float(rate)}
-    if value:
-        settings[KNOBS[method][0]] = float(value.removesuffix(", "))
+def _best_by_knn(recipe: str, kind: str, method: str) -> dict[str, Any]:
+    trials = trials_of(recipe, kind)[method]
+    settings: dict[str, Any] = trials[best(trials)]["settings"]
     return settings
 
 
@@ -304,16 +322,14 @@ def untrained(recipe: str, common: dict[str, Any], where: dict[str, Any]) -> flo
 def table(results: dict, stage: Stage) -> str:
     """Format the trials of each method as Markdown."""
     chosen = stage == "chosen"
-    lines = (
-        ["| method | kNN on test images | loss, first and last line |", "|---|---:|---:|"]
-        if chosen
-        else []
-    )
-    lines = lines or [
-        "| method | hyperparameter | kNN on validation images "
-        "| loss of the best, first and last line |",
-        "|---|---|---|---:|",
-    ]
+    if chosen:
+        lines = ["| method | kNN on test images | loss, first and last line |", "|---|---:|---:|"]
+    else:
+        lines = [
+            "| method | hyperparameter | kNN on validation images "
+            "| loss of the best, first and last line |",
+            "|---|---|---|---:|",
+        ]
     for method, trials in results["trials"].items():
         chosen_label = best(trials)
         first, last = trials[chosen_label]["loss"]
@@ -331,19 +347,35 @@ def table(results: dict, stage: Stage) -> str:
     )
 
 
-def further_table(recipe: str, results: dict) -> str:
+def further_table(results: dict) -> str:
     """Format the trials of --further as Markdown, one line each."""
     lines = ["| method | changed | kNN | linear |", "|---|---|---:|---:|"]
-    before = best_settings(recipe, further=False)
     for method, trials in results["trials"].items():
         for label, trial in trials.items():
-            changes = json.loads(label)
-            settings = further_settings(recipe, method, before[method], changes)
-            changed = ", ".join(f"`{name}` {settings[name]}" for name in changes) or "nothing"
-            mark = "**" * (label == best_of_both(trials))
-            scores = (f"{mark}{100 * trial[score]:.1f}{mark}" for score in ("knn", "linear"))
-            lines.append(f"| {method} | {mark}{changed}{mark} | {' | '.join(scores)} |")
+            settings = trial["settings"]
+            changed = ", ".join(f"`{name}` {settings[name]}" for name in json.loads(label))
+            scores = (f"{100 * trial[score]:.1f}" for score in ("knn", "linear"))
+            lines.append(f"| {method} | {changed or 'nothing'} | {' | '.join(scores)} |")
     return "\n".join([*lines, "", f"One seed. {footer(results)}"])
+
+
+def choice_table(recipe: str) -> str:
+    """Format the settings of each method's best trial of all as Markdown."""
+    lines = ["| method | settings | kNN | linear | trials |", "|---|---|---:|---:|---:|"]
+    chosen = best_settings(recipe)
+    for method, settings in chosen.items():
+        trials = [
+            trial for stage in TRIED for trial in trials_of(recipe, FILES[stage])[method].values()
+        ]
+        best_trial = max(trials, key=mean_score)
+        named = ", ".join(f"`{name}` {_short(value)}" for name, value in settings.items())
+        scores = (f"{100 * best_trial[score]:.1f}" for score in ("knn", "linear"))
+        lines.append(f"| {method} | {named} | {' | '.join(scores)} | {len(trials)} |")
+    return "\n".join(lines)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 NUM_SAMPLES = 1000  # of the bootstrap
@@ -432,21 +464,30 @@ def main() -> None:
         metavar=("I", "OF"),
         help="share the work with other processes",
     )
-    parser.add_argument(
-        "--chosen", action="store_true", help="run every method once, as in the recipe"
-    )
-    parser.add_argument(
-        "--projectors", action="store_true", help="run three projectors with the best settings"
-    )
-    parser.add_argument(
-        "--further", action="store_true", help="run four more settings with the best projector"
-    )
-    parser.add_argument("--show", action="store_true")
+    stages = parser.add_mutually_exclusive_group()
+    for name, meaning in (
+        ("projectors", "run three projectors with the best settings"),
+        ("further", "run four more settings with the best projector"),
+        ("chosen", "run every method once, as in the recipe"),
+    ):
+        stages.add_argument(
+            f"--{name}",
+            dest="stage",
+            action="store_const",
+            const=name,
+            default="values",
+            help=meaning,
+        )
+    parser.add_argument("--show", action="store_true", help="print the trials")
+    parser.add_argument("--best", action="store_true", help="print the best trials")
     parser.add_argument("--criteria", action="store_true", help="print how criteria agree")
     arguments = parser.parse_args()
-    stage: Stage = "values"
-    for name in ("projectors", "further", "chosen"):
-        stage = name if getattr(arguments, name) else stage
+    stage: Stage = arguments.stage
+    if arguments.recipe == "digits" and (stage in ("projectors", "further") or arguments.best):
+        parser.error("digits have values of one hyperparameter only")
+    if arguments.best:
+        print(choice_table(arguments.recipe))
+        return
     out = RESULTS / f"{FILES[stage]}-{arguments.recipe}.json"
     files = (
         [out.with_suffix(f".{i}.json") for i in range(arguments.part[1])]
@@ -473,7 +514,7 @@ def main() -> None:
     if arguments.criteria:
         print(criteria_table(results))
     elif stage == "further":
-        print(further_table(arguments.recipe, results))
+        print(further_table(results))
     else:
         print(table(results, stage))
 

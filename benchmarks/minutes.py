@@ -56,6 +56,7 @@ def run(data: str, length: str, seed: int, arguments: argparse.Namespace) -> dic
         "epochs": config.epochs,
         "precision": trained.facts.precision,
         "encoder": config.encoder,
+        "method": config.method,
         **stamp(f"{threads} threads", torch=torch.__version__.partition("+")[0]),
     }
 
@@ -84,8 +85,14 @@ def show(path: Path) -> str:
         cells = [NAMES.get(data, data), length, taken, *scores]
         cells += [f"{images:,.0f}", formats, str(len(runs))]
         lines.append(f"| {' | '.join(cells)} |")
-    measured = dict.fromkeys(footer(made) for runs in rows.values() for made in runs)
-    return "\n".join([*lines, "", *measured])
+    measured: dict[str, dict[str, None]] = {}  # the rows of each footer
+    for (data, length), runs in rows.items():
+        for made in runs:
+            measured.setdefault(footer(made), {})[f"{NAMES.get(data, data)} {length}"] = None
+    if len(measured) == 1:
+        return "\n".join([*lines, "", *measured])
+    footers = [f"{', '.join(names)}: {text}" for text, names in measured.items()]
+    return "\n".join([*lines, "", "\n\n".join(footers)])
 
 
 def _score(values: list[float]) -> str:

@@ -12,6 +12,7 @@ import yaml
 
 import smi
 from smi.comparison.comparison import Comparison, Estimate, Row, TrainedRun
+from smi.config.resolve import resolve
 from smi.errors import UserError
 from support.comparisons import make_result
 from support.digits import run_script
@@ -214,20 +215,57 @@ def test_more_cores_are_computed_from_the_part_that_does_not_scale(monkeypatch):
     assert lines[5] == f"| *4 threads, computed* | {100 / (1 / 4 + 3 / 16):,.0f} | 800 | |"
 
 
-def test_the_best_settings_have_the_best_projector(tmp_path, monkeypatch):
+def test_the_best_settings_are_those_of_the_best_trial_of_all_stages(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     knobs = importlib.import_module("knobs")
     monkeypatch.setattr(knobs, "RESULTS", tmp_path)
 
-    def write(stage: str, knn: dict[str, float]) -> None:
-        trials = {label: {"knn": value} for label, value in knn.items()}
-        (tmp_path / f"{stage}-a.json").write_text(json.dumps({"trials": {"SMI": trials}}))
+    def write(kind: str, *scores: tuple[float, float]) -> None:
+        trials = {
+            f"{i}": {"settings": {"lr": i, "kind": kind}, "knn": knn, "linear": linear}
+            for i, (knn, linear) in enumerate(scores)
+        }
+        (tmp_path / f"{kind}-a.json").write_text(json.dumps({"trials": {"SMI": trials}}))
 
-    write("knobs", {"lr 0.002": 0.4, "0.1, lr 0.002": 0.5, "lr 0.005": 0.3})
-    chosen = {"redundancy_weight": 0.1, "lr": 0.002}
-    assert knobs.best_settings("a")["SMI"] == chosen
-    write("projectors", {"64 64": 0.5, "64 8": 0.6})
-    assert knobs.best_settings("a")["SMI"] == chosen | {"widths": [64, 8]}
+    write("knobs", (0.4, 0.5), (0.5, 0.3))
+    write("projectors", (0.3, 0.7), (0.45, 0.4))
+    write("further", (0.6, 0.3))
+    assert knobs.best_settings("a") == {"SMI": {"lr": 0, "kind": "projectors"}}
+    assert knobs.choice_table("a").endswith("| SMI | `lr` 0, `kind` projectors | 30.0 | 70.0 | 5 |")
+
+
+@pytest.mark.parametrize("recipe", ["cifar10-small", "imagenette-small"])
+def test_each_method_has_as_many_further_trials_with_valid_settings(recipe, monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    knobs = importlib.import_module("knobs")
+    for method in knobs.FURTHER:
+        trials = dict(knobs.trials_to_run(recipe, "further", method, {}))
+        assert len(trials) == 5
+        for settings in trials.values():
+            overrides = {f"method.{name}": value for name, value in settings.items()}
+            overrides["optimizer.lr"] = overrides.pop("method.lr")
+            config = resolve(recipe, {"method": method, **overrides})
+            assert config.optimizer.lr == settings["lr"]
+
+
+def test_further_settings_are_multiplied_or_replaced(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    knobs = importlib.import_module("knobs")
+    before = {"lr": 0.002, "widths": [64, 8]}
+    in_recipe = {"widths": [64], "queue_size": 4096, "momentum": 0.99}
+    changes = {"lr": 1.5, "queue_size": 0.25, "momentum": 0.996}
+    changed = {"lr": 0.003, "widths": [64, 8], "queue_size": 1024, "momentum": 0.996}
+    assert knobs.changed_settings(before, changes, in_recipe) == changed
+
+
+@pytest.mark.parametrize("flag", ["--projectors", "--further", "--best"])
+def test_digits_have_values_of_one_hyperparameter_only(flag, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    knobs = importlib.import_module("knobs")
+    monkeypatch.setattr("sys.argv", ["knobs.py", "digits", flag])
+    with pytest.raises(SystemExit):
+        knobs.main()
+    assert "one hyperparameter only" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("recipe", ["cifar10-small", "imagenette-small"])

@@ -44,6 +44,7 @@ def make_once(tmp_path_factory):
     def call(name: str, make: Callable[[Path], None]) -> Path:
         with FileLock(root / f"{name}.lock"):
             if not (root / f"{name} is made").is_file():
+                shutil.rmtree(root / name, ignore_errors=True)  # of a `make` that failed
                 make(root / name)
                 (root / f"{name} is made").touch()
         return root / name

@@ -19,9 +19,10 @@ SERVER.set_forkserver_preload(
 
 
 class Forked:
-    """Run a script in a process of its own, as `subprocess.Popen` does.
+    """Run a script in a process of its own, with the methods of `subprocess.Popen`.
 
-    It is forked from one that has imported torch and timm, which saves seconds of each process.
+    It is forked from one that has imported torch and timm, which saves seconds of each process. So
+    variables that Python or libraries read when they start (PYTHONPATH) have no effect.
     leads: let it lead a group of processes, as a command in a terminal does.
     enter: called in the process before all else.
     """
@@ -61,9 +62,10 @@ class Forked:
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         self._process.join(timeout)
-        if self.returncode is None:
-            raise subprocess.TimeoutExpired("a forked process", timeout or 0)
         output, errors = (path.read_text() for path in self._outputs)
+        if self.returncode is None:  # `kill` removes the outputs, so the error quotes their ends
+            quoted = f"a forked process, which printed\n{output[-2000:]}\n{errors[-2000:]}"
+            raise subprocess.TimeoutExpired(quoted, timeout or 0)
         return output, errors
 
     def kill(self) -> None:

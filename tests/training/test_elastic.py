@@ -112,8 +112,9 @@ def test_a_run_of_two_processes_is_continued_by_one(tmp_path):
     wait_until_saved(processes[0], tmp_path / "a")
     for process in processes:  # as torchrun does with the signal that it gets
         process.send_signal(signal.SIGTERM)
-    (code, output, errors), _ = finish(processes)
+    (code, output, errors), (other_code, _, other_errors) = finish(processes)
     assert code == START_AGAIN, errors
+    assert other_code == START_AGAIN, other_errors
     step = smi.Run(tmp_path / "a").state()["step"]
     assert f"stopped after step {step:,} of 200; rerun the same command" in output
     result = command(*words(tmp_path / "a"))

@@ -361,7 +361,7 @@ def _fit(
 
 
 def _require_run_on_rank_0(folder: Path) -> None:
-    """Raise a UserError if another machine has the checkpoints of a run, and that of rank 0 not.
+    """Raise a UserError if another machine has the checkpoint of a run and rank 0 does not.
 
     torchrun may give rank 0 to another machine when it starts again: training would start over.
     """

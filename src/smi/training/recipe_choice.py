@@ -68,8 +68,8 @@ def choose_recipe_for(
     """Choose a recipe for the images, and settings to change in it, and print the choice.
 
     adapt, timed, large: as `choose_recipe` has them. Requested weights decide `adapt`.
-    seconds: if these are few for the large encoder of the choice, a smaller one is chosen. A
-    comparison does not give them: its methods and processes differ in speed.
+    seconds: if too few steps of the large encoder fit into this time, a small recipe is chosen. A
+    comparison does not give it: its methods and processes differ in speed.
     """
     source = overrides.get("data") or overrides.get("data.source")
     if source is None:
@@ -83,7 +83,7 @@ def choose_recipe_for(
         adapt = False
     choose = partial(choose_recipe, str(source), root, device, adapt=adapt, timed=timed)
     choice = choose(large=large)
-    published = overrides.get("published")  # which small recipes are not
+    published = overrides.get("published")  # small recipes have no published settings
     if seconds is not None and choice.recipe in LARGE_RECIPES and not published:
         settings = {**choice.settings, **overrides}
         config = configure(choice.recipe, settings, folder=Path(os.devnull), device=device).config

@@ -36,7 +36,7 @@ from smi.training.step import is_out_of_memory
 class FirstStepDoesNotFitError(Exception):
     """Report that the first step of a new run did not fit into the memory of a device.
 
-    claimed: the folder was made before, and an earlier one renamed.
+    claimed: whether the folder of the run was created already, and an earlier one renamed.
     """
 
     def __init__(self, *, claimed: bool):
@@ -85,8 +85,8 @@ def _disk_errors(run: Run) -> Iterator[None]:
         where = f" ({error.filename})" if error.filename else ""
         kept = "its last checkpoint is kept" if run.checkpoint.is_file() else "it has no checkpoint"
         raise UserError(
-            f"writing to {run.folder} failed: {error.strerror or error}{where}; {kept}. Mend it, "
-            "then rerun the same command."
+            f"writing to {run.folder} failed: {error.strerror or error}{where}; {kept}. Fix the "
+            "problem, then rerun the same command."
         ) from error
 
 
