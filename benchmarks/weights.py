@@ -26,6 +26,9 @@ COMMON = {
     "log.probe_images": 5000,
     "precision": "float32",
     "views.input_size": None,
+    "method.widths": [1024, 1024, 1024],
+    "method.target": 1.0,  # the paper's; the recipe has another target and shift
+    "method.shift": 0.06,
 }
 LINES: dict[str, dict[str, Any]] = {
     "N = 64": {"batch_size": 64},

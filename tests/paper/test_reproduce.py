@@ -10,9 +10,11 @@ import pytest
 
 from smi.cli import main
 from smi.comparison import compare
+from smi.config.resolve import resolve
 from smi.device import Runtime
 from smi.errors import UserError
 from smi.figures import catalogue as figures
+from smi.losses.smi import SHIFT, TARGET
 from smi.methods import METHOD_NAMES
 from smi.pages import page as write_page
 from smi.paper import outputs
@@ -390,6 +392,14 @@ def test_missing_datasets_are_named(tmp_path):
         ("cifar10", 4),
         ("imagenette", 1),
     ]
+
+
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
+def test_smi_has_the_loss_of_the_paper(scale):
+    for setup in scale.datasets:
+        settings = {**scale.settings, **setup.settings, "method": "SMI"}
+        method = resolve(setup.recipe, settings).method
+        assert (method["target"], method["shift"]) == (TARGET, SHIFT)
 
 
 def test_imagenet_is_trained_on_all_gpus():
