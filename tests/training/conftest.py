@@ -17,4 +17,5 @@ def _pace(monkeypatch):
 
     monkeypatch.setattr(pretrain, "measure_pace", pace)
     monkeypatch.setattr(budget, "seconds_to_time", lambda seconds: 0.0)
+    monkeypatch.setattr(budget, "SPARE_SHARE", 0.0)
     monkeypatch.setattr(pretrain, "perf_counter", lambda: 0.0)

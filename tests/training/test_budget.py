@@ -16,7 +16,15 @@ from smi.comparison.compare import compare
 from smi.config.resolve import resolve
 from smi.errors import UserError
 from smi.training import budget, pretrain
-from smi.training.budget import Pace, fit, lateness, parse_time, seconds_to_time, steps_within
+from smi.training.budget import (
+    Pace,
+    fit,
+    lateness,
+    parse_time,
+    seconds_to_fill,
+    seconds_to_time,
+    steps_within,
+)
 from smi.training.signals import Interrupted
 from support.digits import digits, same_run
 from support.homemade import Net
@@ -97,6 +105,10 @@ def test_a_fitted_run_fills_its_time(seconds, step, probe, save, num_images, rec
     unused = seconds - spent
     shortest = 2 * step * (fitted.epochs + 1)  # of one epoch more
     assert unused <= shortest + 0.05 * seconds + 10 * probe + 2 * save
+
+
+def test_a_twentieth_of_the_time_is_kept_for_a_slower_machine():
+    assert seconds_to_fill(100, spent=10) == pytest.approx(85)
 
 
 def test_warm_up_keeps_its_share():

@@ -42,6 +42,7 @@ from smi.training.budget import (
     fitted_before,
     lateness,
     measure_pace,
+    seconds_to_fill,
 )
 from smi.training.build import build_job, open_images, recorded_precision
 from smi.training.configure import Configured, configure
@@ -351,7 +352,7 @@ def _fit(
         raise refused(error, f"{config.method['name']} with these settings") from error
     del job
     gc.collect()  # the networks whose steps were timed
-    left = budget.seconds - budget.spent - building  # they are built once more
+    left = seconds_to_fill(budget.seconds, budget.spent + building)  # they are built once more
     fitted = on_rank_0(lambda: fit(config, left, pace, num_images=num_images))
     _say(fit_sentence(fitted, pace, budget.seconds, num_images))
     return fitted
