@@ -62,8 +62,7 @@ def settings_of(recipe: str) -> dict[str, object]:
         **BUDGETS[recipe],
     }
     for method, chosen in knobs.best_settings(recipe).items():
-        if method in METHODS:
-            settings |= {f"methods.{method}.{name}": value for name, value in chosen.items()}
+        settings |= {f"methods.{method}.{name}": value for name, value in chosen.items()}
     return settings
 
 

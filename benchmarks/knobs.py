@@ -6,7 +6,7 @@
     python benchmarks/knobs.py cifar10-small --further --root DIR    after the projectors
     python benchmarks/knobs.py cifar10-small --chosen --root DIR    every method as in the recipe
     python benchmarks/knobs.py cifar10-small --show          prints the table of the last run
-    python benchmarks/knobs.py cifar10-small --best          the best of all trials of each method
+    python benchmarks/knobs.py cifar10-small --best          the best settings of each method
     python benchmarks/knobs.py cifar10-small --criteria      how criteria without labels agree
 
 The results are written to results/knobs-RECIPE.json, with --projectors to
@@ -19,9 +19,10 @@ there is one rate, and all four values are tried. --projectors tries the same th
 every method, with the settings of its best trial by kNN. --further repeats the best of those, then
 tries four more settings for each method. It trains in bfloat16, as benchmarks/evidence.py does; the
 other trials are in float32. Trials are judged on held-out training images: a tenth of them, or a
-fifth where there are few. --best prints the best trial of all of each method, by the mean of kNN
-and linear accuracy, which are what the comparison shows. The val or test images of the dataset are
-not used. --chosen measures kNN on those, after the last epoch.
+fifth where there are few. --best prints each method's best settings of all stages, by the mean of
+kNN and linear accuracy, which the comparison shows; trials with the same settings are averaged. The
+val or test images of the dataset are not used. --chosen measures kNN on those, after the last
+epoch.
 
 --criteria prints Kendall's τ between each criterion and accuracy over all trials, with a 95 %
 interval of 1,000 bootstrap samples of methods. It also prints what choosing each method's value by
@@ -31,6 +32,7 @@ the criterion would lose: the best accuracy minus the chosen one's, as a mean ov
 import json
 import math
 import random
+import statistics
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,7 +63,7 @@ BUDGETS = {
     "digits": {"epochs": 6},
 }
 Stage = Literal["values", "projectors", "further", "chosen"]
-TRIED: tuple[Stage, ...] = ("values", "projectors", "further")
+TRIED = ("knobs", "projectors", "further")  # files of trials that choose settings
 FILES: dict[Stage, str] = {
     "values": "knobs",
     "projectors": "projectors",
@@ -146,7 +148,7 @@ def train_once(
     common: dict[str, Any],
     where: dict[str, Any],
 ) -> dict[str, Any]:
-    """Train a method with some settings; return its scores and losses."""
+    """Train a method with these settings; return its scores and losses."""
     import smi
 
     overrides = {f"method.{name}": value for name, value in settings.items() if name != "lr"}
@@ -226,7 +228,7 @@ def _settings_in_recipe(recipe: str, method: str) -> dict[str, Any]:
 def changed_settings(
     before: dict[str, Any], changes: dict[str, Any], in_recipe: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return settings of which some are multiplied (FACTORS) or replaced.
+    """Return the settings with changes: those in FACTORS are multiplied, the others replaced.
 
     in_recipe: the settings of the recipe, for those that are not among the others.
     """
@@ -247,13 +249,28 @@ def beside(values: tuple[float, ...], value: float) -> tuple[float, ...]:
 
 
 def best_settings(recipe: str) -> dict[str, dict[str, Any]]:
-    """Return the settings of each method's best trial of all, by the mean of kNN and linear."""
-    trials: dict[str, list[dict[str, Any]]] = {}
-    for stage in TRIED:
-        for method, of_method in trials_of(recipe, FILES[stage]).items():
-            trials.setdefault(method, []).extend(of_method.values())
+    """Return each method's best settings."""
     return {
-        method: max(of_method, key=mean_score)["settings"] for method, of_method in trials.items()
+        method: max(trials, key=mean_score)["settings"]
+        for method, trials in tried_settings(recipe).items()
+    }
+
+
+def tried_settings(recipe: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the settings of each method that had trials, with the mean scores of these."""
+    trials: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for kind in TRIED:
+        for method, of_method in trials_of(recipe, kind).items():
+            for trial in of_method.values():
+                name = json.dumps(trial["settings"], sort_keys=True)
+                trials.setdefault(method, {}).setdefault(name, []).append(trial)
+    return {
+        method: [
+            {"settings": same[0]["settings"]}
+            | {score: statistics.mean(t[score] for t in same) for score in ("knn", "linear")}
+            for same in of_method.values()
+        ]
+        for method, of_method in trials.items()
     }
 
 
@@ -264,8 +281,9 @@ def mean_score(trial: dict[str, Any]) -> float:
 
 def trials_of(recipe: str, kind: str) -> dict[str, dict[str, Any]]:
     """Return the stored trials of each method, by label."""
-    trials: dict[str, dict[str, Any]] = json.loads((RESULTS / f"{kind}-{recipe}.json").read_text())
-    return trials["trials"]
+    document = json.loads((RESULTS / f"{kind}-{recipe}.json").read_text())
+    trials: dict[str, dict[str, Any]] = document["trials"]
+    return trials
 
 
 def best(trials: dict[str, Any]) -> str:
@@ -274,6 +292,7 @@ def best(trials: dict[str, Any]) -> str:
 
 
 def _best_by_knn(recipe: str, kind: str, method: str) -> dict[str, Any]:
+    """Return the settings of a method's best trial by kNN."""
     trials = trials_of(recipe, kind)[method]
     settings: dict[str, Any] = trials[best(trials)]["settings"]
     return settings
@@ -360,17 +379,13 @@ def further_table(results: dict) -> str:
 
 
 def choice_table(recipe: str) -> str:
-    """Format the settings of each method's best trial of all as Markdown."""
-    lines = ["| method | settings | kNN | linear | trials |", "|---|---|---:|---:|---:|"]
-    chosen = best_settings(recipe)
-    for method, settings in chosen.items():
-        trials = [
-            trial for stage in TRIED for trial in trials_of(recipe, FILES[stage])[method].values()
-        ]
-        best_trial = max(trials, key=mean_score)
-        named = ", ".join(f"`{name}` {_short(value)}" for name, value in settings.items())
-        scores = (f"{100 * best_trial[score]:.1f}" for score in ("knn", "linear"))
-        lines.append(f"| {method} | {named} | {' | '.join(scores)} | {len(trials)} |")
+    """Format the best settings of each method, and how many had trials, as Markdown."""
+    lines = ["| method | best settings | kNN | linear | of |", "|---|---|---:|---:|---:|"]
+    for method, trials in tried_settings(recipe).items():
+        trial = max(trials, key=mean_score)
+        settings = ", ".join(f"`{name}` {_short(x)}" for name, x in trial["settings"].items())
+        scores = (f"{100 * trial[score]:.1f}" for score in ("knn", "linear"))
+        lines.append(f"| {method} | {settings} | {' | '.join(scores)} | {len(trials)} |")
     return "\n".join(lines)
 
 

@@ -51,21 +51,10 @@ def warn_if_dirty() -> None:
 
 
 def commit() -> str:
-    """Return the commit of this repository, with -dirty if there are uncommitted changes.
-
-    Results do not count: one measurement may write its own while another one runs.
-    """
-    name = _git("describe", "--always")
-    changed = _git(
-        "status", "--porcelain", "--untracked-files=no", "--", ":/", ":(top,exclude)results"
-    )
-    return f"{name}-dirty" if changed else name
-
-
-def _git(*words: str) -> str:
-    """Return what a command of git prints; nothing outside a repository."""
+    """Return the commit of this repository, with -dirty if there are uncommitted changes."""
+    git = ["git", "describe", "--always", "--dirty"]
     ran = subprocess.run(
-        ["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+        git, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
     )
     return ran.stdout.strip()
 

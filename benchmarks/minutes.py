@@ -85,10 +85,10 @@ def show(path: Path) -> str:
         cells = [NAMES.get(data, data), length, taken, *scores]
         cells += [f"{images:,.0f}", formats, str(len(runs))]
         lines.append(f"| {' | '.join(cells)} |")
-    measured: dict[str, dict[str, None]] = {}  # the rows of each footer
+    measured: dict[str, list[str]] = {}  # the rows of each footer
     for (data, length), runs in rows.items():
-        for made in runs:
-            measured.setdefault(footer(made), {})[f"{NAMES.get(data, data)} {length}"] = None
+        for text in dict.fromkeys(map(footer, runs)):
+            measured.setdefault(text, []).append(f"{NAMES.get(data, data)} {length}")
     if len(measured) == 1:
         return "\n".join([*lines, "", *measured])
     footers = [f"{', '.join(names)}: {text}" for text, names in measured.items()]

@@ -234,6 +234,30 @@ def test_the_best_settings_are_those_of_the_best_trial_of_all_stages(tmp_path, m
     assert knobs.choice_table("a").endswith("| SMI | `lr` 0, `kind` projectors | 30.0 | 70.0 | 5 |")
 
 
+def test_trials_with_the_same_settings_are_averaged(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    knobs = importlib.import_module("knobs")
+    monkeypatch.setattr(knobs, "RESULTS", tmp_path)
+    for kind, knn in (("knobs", 0.7), ("projectors", 0.1), ("further", 0.5)):
+        settings = {"lr": 1} if kind == "further" else {"lr": 2}
+        trials = {"x": {"settings": settings, "knn": knn, "linear": knn}}
+        (tmp_path / f"{kind}-a.json").write_text(json.dumps({"trials": {"SMI": trials}}))
+    assert knobs.best_settings("a") == {"SMI": {"lr": 1}}
+
+
+@pytest.mark.parametrize("recipe", ["cifar10-small", "imagenette-small"])
+def test_recipes_have_the_best_settings(recipe, monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    knobs = importlib.import_module("knobs")
+    best = knobs.best_settings(recipe)
+    del best["SMI"]  # longer runs chose some of its settings
+    for method, settings in best.items():
+        config = resolve(recipe, {"method": method})
+        assert config.optimizer.lr == settings.pop("lr")
+        in_recipe = json.loads(json.dumps(config.method))  # lists, as in the file
+        assert {name: in_recipe[name] for name in settings} == settings
+
+
 @pytest.mark.parametrize("recipe", ["cifar10-small", "imagenette-small"])
 def test_each_method_has_as_many_further_trials_with_valid_settings(recipe, monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
@@ -242,10 +266,8 @@ def test_each_method_has_as_many_further_trials_with_valid_settings(recipe, monk
         trials = dict(knobs.trials_to_run(recipe, "further", method, {}))
         assert len(trials) == 5
         for settings in trials.values():
-            overrides = {f"method.{name}": value for name, value in settings.items()}
-            overrides["optimizer.lr"] = overrides.pop("method.lr")
-            config = resolve(recipe, {"method": method, **overrides})
-            assert config.optimizer.lr == settings["lr"]
+            overrides = {f"method.{name}": x for name, x in settings.items() if name != "lr"}
+            resolve(recipe, {"method": method, **overrides})  # refuses names and values
 
 
 def test_further_settings_are_multiplied_or_replaced(monkeypatch):

@@ -66,6 +66,15 @@ def test_few_images_are_seen_often_in_small_batches(tmp_path):
     assert few["epochs"] > more["epochs"]
 
 
+def test_the_weight_of_smi_follows_a_smaller_batch(tmp_path):
+    few = choose_recipe(folder(tmp_path / "few", 64, (30, 30)), None, CPU)
+    many = choose_recipe(folder(tmp_path / "many", 2048, (30, 30)), None, CPU)
+    assert resolve(few.recipe, few.settings).method["redundancy_weight"] == "auto"
+    assert resolve(many.recipe, many.settings).method["redundancy_weight"] == 0.055
+    asked = {**few.settings, "method.redundancy_weight": 0.3}
+    assert resolve(few.recipe, asked).method["redundancy_weight"] == 0.3
+
+
 def test_a_named_set():
     choice = choose_recipe("digits", None, CPU)
     assert choice.recipe == "digits"

@@ -111,6 +111,12 @@ def test_a_twentieth_of_the_time_is_kept_for_a_slower_machine():
     assert seconds_to_fill(100, spent=10) == pytest.approx(85)
 
 
+@pytest.mark.usefixtures("_pace")
+def test_a_run_leaves_a_share_of_its_time_free(tmp_path, monkeypatch):
+    monkeypatch.setattr(budget, "SPARE_SHARE", 0.5)
+    assert timed(tmp_path / "a", time="12s").facts.steps == 60
+
+
 def test_warm_up_keeps_its_share():
     config = resolve("cifar10", {"optimizer.warmup_epochs": 10, "epochs": 100})
     fitted = fit(config, 100.0, Pace(0.01), num_images=50_000)

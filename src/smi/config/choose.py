@@ -92,6 +92,9 @@ def choose_recipe(
         if source == "cifar100":
             settings["views.policy"] = "cifar100"
         settings["batch_size"] = _batch_size(recipe, count)
+        smaller_batch = settings["batch_size"] < read_recipe(recipe)["batch_size"]
+        if recipe in SMALL_RECIPES and smaller_batch:
+            settings["methods.SMI.redundancy_weight"] = "auto"  # a number is for one batch size
         if on_cpu and not timed:
             epochs = round(CPU_IMAGES / count)
             settings["epochs"] = max(MIN_CPU_EPOCHS, min(MAX_CPU_EPOCHS, epochs))

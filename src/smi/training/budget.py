@@ -43,7 +43,7 @@ ENOUGH_STEPS = 4000  # of a large encoder, a rule of thumb: 20 epochs of CIFAR-1
 NUM_TIMED_VIEWS = 256  # that pass through an encoder; fewer if they need too much memory
 NUM_TIMED_PASSES = 3
 MAX_UNUSED_SHARE = 0.05  # of the time, rather than to leave images out
-SPARE_SHARE = 0.05  # of the time; nine runs took 5 % longer on average than without it
+SPARE_SHARE = 0.05  # of the time: without it nine runs took 5 % longer than requested, on average
 MAX_LATE_SHARE = 0.1  # of the time; a later end is reported
 
 
