@@ -380,7 +380,7 @@ def further_table(results: dict) -> str:
 
 def choice_table(recipe: str) -> str:
     """Format the best settings of each method, and how many had trials, as Markdown."""
-    lines = ["| method | best settings | kNN | linear | of |", "|---|---|---:|---:|---:|"]
+    lines = ["| method | best settings | kNN | linear | tried |", "|---|---|---:|---:|---:|"]
     for method, trials in tried_settings(recipe).items():
         trial = max(trials, key=mean_score)
         settings = ", ".join(f"`{name}` {_short(x)}" for name, x in trial["settings"].items())
@@ -494,7 +494,7 @@ def main() -> None:
             help=meaning,
         )
     parser.add_argument("--show", action="store_true", help="print the trials")
-    parser.add_argument("--best", action="store_true", help="print the best trials")
+    parser.add_argument("--best", action="store_true", help="print the best settings")
     parser.add_argument("--criteria", action="store_true", help="print how criteria agree")
     arguments = parser.parse_args()
     stage: Stage = arguments.stage
